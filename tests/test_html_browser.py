@@ -21,6 +21,7 @@ from llm_perf_opt.report.html import render_html as render_view
 from llm_perf_opt.report.view import view_of
 from performance import evaluate
 from synthetic import make_export
+from test_rank_steps import GEMM, report_of
 
 report = partial(build, launch_detail=True)  # a page draws launches
 
@@ -621,4 +622,19 @@ def test_recordings_of_every_kind(browser: Browser, name: str) -> None:
     for number in range(min(opened.count("#icicle .node"), 4)):
         opened.page.locator("#icicle .node").nth(number).dispatch_event("click")
         opened.page.keyboard.press("Escape")
+    assert opened.quiet(), opened.complaints
+
+
+# -- ranks of a job --------------------------------------------------------------------------------
+
+
+def test_the_matrix_of_ranks_shows_waiting_and_marks_the_rank_that_is_clicked(browser: Browser) -> None:
+    found = report_of(lambda rank, step: [(GEMM, 0, 3_000_000 if rank == 1 else 1_000_000)])
+    opened = browser.open(render_html(found), hash="#ranks")
+    opened.page.click('[data-rank-measure="waiting"]')
+    assert opened.text("#rank-scale").startswith("0 ns (light) to 2.00 ms (dark)")  # two of three wait for the third
+    chart = opened.page.locator("#rank-matrix")
+    box = chart.bounding_box()
+    chart.click(position={"x": box["width"] / 2, "y": box["height"] * 0.5})
+    assert opened.text("#rank-table tr.selected td") == "1"
     assert opened.quiet(), opened.complaints

@@ -92,7 +92,28 @@ def test_a_folder_is_of_one_job(tmp_path: Path) -> None:
     assert [claim_merge(tmp_path / "run", rank) for rank in (1, 0)] == [True, False]
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"job": 1}', "null", "x" * 50])
+def test_a_folder_of_somebody_else_stays_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").touch()
+    with pytest.raises(UserError, match="not empty"):
+        join_job(tmp_path, JobFacts("slurm-1.0", "slurm", 2, "all", "measure"), 0)
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+    (tmp_path / "begun" / "ranks").mkdir(parents=True)  # another rank was a moment faster
+    (tmp_path / "begun" / ".job.json.1.tmp").touch()
+    join_job(tmp_path / "begun", JobFacts("slurm-1.0", "slurm", 2, "all", "measure"), 0)
+
+
+_GOOD = '"job": "", "launcher": "", "made_by": "", "command": []'
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "[]", "{}", '{"job": 1}', "null", "x" * 50),
+        *(f'{{{_GOOD}, "ranks": "all", "size": {size}}}' for size in ('"2"', "1e9", "true", 10**9, "[]")),
+        f'{{{_GOOD}, "size": 2, "ranks": "{"0-999999," * 9999}0"}}',
+        f'{{{_GOOD}, "size": 2, "ranks": 7}}',
+    ],
+)
 def test_a_damaged_job_file_is_no_job(tmp_path: Path, text: str) -> None:
     (tmp_path / "job.json").write_text(text)
     assert read_job(tmp_path) is None

@@ -18,6 +18,7 @@ from llm_perf_opt.regions.attribution import Attribution
 from llm_perf_opt.regions.columns import Bools, Int64s, Timeline
 from llm_perf_opt.regions.instances import Instances
 from llm_perf_opt.regions.model import NCUProfileRegion, Scope
+from llm_perf_opt.regions.names import visible
 from llm_perf_opt.regions.rank_skew import RankRow, RankSteps
 from llm_perf_opt.regions.stacks import group_by
 from llm_perf_opt.regions.table import WHOLE, RegionTable
@@ -177,9 +178,8 @@ def _difference(rank: int, key: str, ranks: Mapping[int, Mapping[str, NCUProfile
             continue
         usual = float(np.median([_each(own[part]) for own in ranks.values() if part in own]))
         if _each(region) - usual > least:
-            found.append(
-                (_each(region) - usual, f"{region.name} takes {_shown(_each(region))}, usually {_shown(usual)}")
-            )
+            told = f"{visible(region.name, 80)} takes {_shown(_each(region))}, usually {_shown(usual)}"
+            found.append((_each(region) - usual, told))
     return max(found)[1] if found else ""
 
 
@@ -228,14 +228,16 @@ def steps_compared(steps: RankSteps | None) -> list[Diagnosis]:
     found = [
         diagnose(
             "RANK_STEPS",
-            region=steps.region,
+            region=visible(steps.region, 120),
             ranks=len(steps.ranks),
             times="once" if steps.all_steps == 1 else f"{steps.all_steps:,} times",
             common=_shown(steps.common_median_ns),
         )
     ]
     differing = [row for row in steps.ranks if row.why]
-    if differing and len(differing) < len(steps.ranks):
+    if differing and (
+        len(differing) < len(steps.ranks) or len(steps.ranks) == 2
+    ):  # of two, each differs from the other
         named = "; ".join(f"{row.label}: {row.why}" for row in differing[:4])
-        found.append(diagnose("RANKS_DIFFER", region=steps.region, named=named))
+        found.append(diagnose("RANKS_DIFFER", region=visible(steps.region, 120), named=named))
     return found

@@ -20,7 +20,7 @@ from attrs import Factory, define
 
 from llm_perf_opt.diagnosis import Diagnosis, diagnose
 from llm_perf_opt.errors import UserError
-from llm_perf_opt.files import open_new
+from llm_perf_opt.files import finished_name, open_new
 from llm_perf_opt.regions.names import visible
 from llm_perf_opt.rundir.layout import JOB, MANIFEST, MERGED_BY, RANKS, rank_folder, rank_of_folder
 from llm_perf_opt.rundir.manifest import LARGEST_MANIFEST
@@ -33,7 +33,8 @@ _ELSEWHERE = "Give every job a folder of its own with --out."
 _AGAIN = "For what is missing start the job again, with another folder."
 _MOST_LISTED = 8
 _MOST_OF_A_CODE = 4  # diagnoses; more ranks say the same in other words
-_MOST_RANKS = 200_000  # that are looked for one by one
+MOST_RANKS = 200_000  # of a job: more there are nowhere
+_LONGEST = 1_000  # text that names ranks
 
 
 @define(frozen=True)
@@ -51,6 +52,8 @@ class JobFacts:
 def join_job(out: Path, facts: JobFacts, rank: int) -> Path:
     """The run directory of a rank, which is not made yet. The folder of the job and `job.json` are there afterwards."""
     try:
+        if out.is_dir() and not (out / JOB).exists() and any(map(_is_foreign, out.iterdir())):
+            raise UserError(f"The folder {out} is not empty.", _ELSEWHERE)
         (out / RANKS).mkdir(parents=True, exist_ok=True)
         _write_once(out / JOB, json.dumps(attrs.asdict(facts), indent=1) + "\n", rank)
     except OSError as error:
@@ -62,6 +65,11 @@ def join_job(out: Path, facts: JobFacts, rank: int) -> Path:
     if folder.exists():
         raise UserError(f"{out} has a run of rank {rank} already.", _ELSEWHERE)
     return folder
+
+
+def _is_foreign(entry: Path) -> bool:
+    """Other ranks may have begun: their folder is there, and `job.json` or what becomes it."""
+    return entry.name not in (RANKS, JOB) and finished_name(entry.name) != JOB
 
 
 def _write_once(file: Path, text: str, rank: int) -> None:
@@ -90,10 +98,13 @@ def read_job(folder: Path) -> JobFacts | None:
         facts = {name: content[name] for name in attrs.fields_dict(JobFacts)}
         found = JobFacts(**facts)
         texts = (found.job, found.launcher, found.ranks, found.made_by, *found.command)
-        wanted_ranks(found.ranks, found.size if found.size is None else min(int(found.size), _MOST_RANKS))
-        return found if all(isinstance(text, str) for text in texts) else None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, UserError):
+        plain = type(found.size) in (int, type(None)) and (found.size or 0) <= MOST_RANKS
+        if not plain or not all(isinstance(text, str) for text in texts) or len(found.ranks) > _LONGEST:
+            return None
+        wanted_ranks(found.ranks, found.size)
+    except (OSError, ValueError, KeyError, TypeError, UserError):
         return None
+    return found
 
 
 def rank_folders(folder: Path) -> dict[int, Path]:
@@ -156,7 +167,7 @@ def _ended_at(manifest: dict[str, Any]) -> str:
 def _missing(folder: Path, found: Collection[int]) -> list[Diagnosis]:
     """Ranks that were to be profiled and left nothing."""
     job = read_job(folder)
-    wanted = wanted_ranks(job.ranks, job.size) if job is not None and (job.size or 0) <= _MOST_RANKS else None
+    wanted = wanted_ranks(job.ranks, job.size) if job is not None else None
     lost = sorted((wanted or set()) - set(found))
     return [diagnose("RANKS_MISSING", ranks=_listed([str(rank) for rank in lost]))] if lost else []
 
@@ -174,10 +185,10 @@ def wanted_ranks(choice: str, size: int | None) -> set[int] | None:
             raise UserError(
                 f"--ranks {choice!r} names no ranks.", "Give all, one-per-node, or numbers, as in --ranks 0,7 or 0-3."
             )
-        wanted |= set(range(int(first), int(last or first) + 1))
-    if size is not None and not any(rank < size for rank in wanted):
+        wanted |= set(range(int(first), min(int(last or first) + 1, size or MOST_RANKS)))
+    if size is not None and not wanted:
         raise UserError(f"--ranks {choice} is none of the {size} ranks of this job.", f"They are 0 to {size - 1}.")
-    return wanted if size is None else {rank for rank in wanted if rank < size}
+    return wanted
 
 
 def _listed(places: list[str]) -> str:
