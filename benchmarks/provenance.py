@@ -111,10 +111,11 @@ def _noted(name: str) -> tuple[list[str], bool]:
     """Commits that a result names, and whether they are those of all of it."""
     file = RESULTS / f"{name}.json"
     content: Any = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
-    if content.get("commit"):
+    rows = [part for part in content.get("results", []) if isinstance(part, dict) and "commit" in part]
+    if content.get("commit") and not rows:
         return [content["commit"]], True
     parts = content.get("parts") or content.get("models") or {}
-    found = [part.get("commit", "") for part in parts.values()]
+    found = [part.get("commit", "") for part in rows or parts.values()]
     return sorted(set(filter(None, found))), bool(found) and all(found)
 
 

@@ -590,18 +590,20 @@ def test_reading_needs_neither_torch_nor_matplotlib(tmp_path: Path) -> None:
 
 
 @pytest.mark.process
-def test_a_closed_pipe_is_no_error() -> None:
+@pytest.mark.parametrize(
+    ("words", "code"), [(["ranges"], 0), (["report", "--out", "out", "--include", "zzz", "--strict"], 6)]
+)
+def test_a_closed_pipe_changes_nothing_but_what_is_printed(words: list[str], code: int, tmp_path: Path) -> None:
     reader, writer = os.pipe()
     os.close(reader)
+    verb, *options = words
     done = subprocess.run(
-        [sys.executable, "-c", "from llm_perf_opt.cli.main import entry; entry()", "ranges", str(TRAIN)],
-        stdout=writer,
-        stderr=subprocess.PIPE,
-        text=True,
-        check=False,
-    )
+        [sys.executable, "-c", "from llm_perf_opt.cli.entry import entry; entry()", verb, str(TRAIN), *options],
+        cwd=tmp_path, stdout=writer, stderr=subprocess.PIPE, text=True, check=False,
+    )  # fmt: skip
     os.close(writer)
     assert "Traceback" not in done.stderr
+    assert done.returncode == code
 
 
 @pytest.mark.process

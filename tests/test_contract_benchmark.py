@@ -165,7 +165,7 @@ def test_sections_are_looked_for_in_the_page_of_ncu(tmp_path: Path) -> None:
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Bench:
-    kernels = {"prefill": "nvjet_tst_128x256", "decode": "void gemv<float, 4>(float*)"}
+    kernels = {"prefill": ["nvjet_tst_128x256"], "decode": ["void gemv<float, 4>(float*)"]}
     return Bench(tmp_path, "nsys", "ncu", dict(os.environ), kernels)
 
 

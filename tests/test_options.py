@@ -75,6 +75,7 @@ def other_value(option: Option[Any]) -> Any:
     if option.kind == "switch":
         return not option.default
     kinds = {"number": 7, "count": 7, "seconds": 7.5, "duration": "7s", "size": "7MB", "mapping": {"peaks": "ncu"}}
+    kinds |= {"kernel_id": "1:7:seven:1", "instances": "::[7]"}
     return kinds.get(option.kind, ["seven"] if isinstance(option.default, list) else "seven")
 
 
@@ -243,6 +244,9 @@ def test_a_mistake_is_found_before_any_tool_is_looked_for(
 @pytest.fixture
 def no_tools(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Nobody may look for a profiler."""
+    # Before: what is imported meanwhile would keep what is put in place of it.
+    import llm_perf_opt.capture.preparation
+    import llm_perf_opt.trying.start  # noqa: F401
     from llm_perf_opt.nsight import tools
 
     def looked(*_: object, **__: object) -> None:

@@ -145,6 +145,18 @@ def test_a_program_that_gives_no_times_says_why(
     assert json.loads((out / "manifest.json").read_text())["state"] == "failed"
 
 
+def test_a_program_that_was_cut_off_is_said_to_be(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    program = tmp_path / "long.py"
+    program.write_text(
+        "import nvtx, time\nfor _ in range(400):\n    with nvtx.annotate('step'):\n        time.sleep(0.05)\n"
+    )
+    out = tmp_path / "run"
+    assert main(["measure", "--timeout", "3", "--out", str(out), "--", sys.executable, str(program)]) == 124
+    assert "stopped" in capsys.readouterr().err
+    for file in ("manifest.json", "report.json"):
+        assert "TIMED_OUT" in [d["code"] for d in json.loads((out / file).read_text())["diagnostics"]]
+
+
 @pytest.mark.torch
 @pytest.mark.parametrize("calls", [6, 0])
 def test_a_model_that_marks_nothing_is_measured_once_more_with_its_stages_marked(

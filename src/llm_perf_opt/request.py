@@ -23,7 +23,7 @@ from llm_perf_opt.nsight.nsys.argv import NsysOptions
 from llm_perf_opt.nsight.nsys.gpu_metrics import DEFAULT_HZ
 from llm_perf_opt.nsight.option_values import expressions
 from llm_perf_opt.options.declared import KERNEL, LAUNCH, MODE, NCU_ENABLE, NSYS_ENABLE, STRATEGY, TOP_N_KERNELS
-from llm_perf_opt.options.option import Option
+from llm_perf_opt.options.option import TEXTS, Option
 from llm_perf_opt.options.values import bytes_of, local_address, parse_seconds
 
 Strategy = Literal["auto", "as_given"]
@@ -236,7 +236,7 @@ def _converted(option: Option[Any], value: Any) -> Any:
         return _assignments(option.flag, value)
     if "report.hardware" in option.to:
         parse_overrides(value)
-    if option.kind == "text" and isinstance(value, (int, float)) and not isinstance(value, bool):
+    if option.kind in TEXTS and isinstance(value, (int, float)) and not isinstance(value, bool):
         return str(value)  # YAML reads 3 as a number
     return value
 

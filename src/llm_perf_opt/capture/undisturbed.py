@@ -6,7 +6,8 @@ from llm_perf_opt.capture.commands import stop_if_interrupted_twice, tail
 from llm_perf_opt.capture.context import RunContext
 from llm_perf_opt.diagnosis import diagnose
 from llm_perf_opt.errors import ExitCode
-from llm_perf_opt.nsight.outcome import clean
+from llm_perf_opt.nsight.messages import STATES
+from llm_perf_opt.nsight.outcome import clean, of_rule
 from llm_perf_opt.planning import spoken_seconds
 from llm_perf_opt.process.supervise import Ended
 from llm_perf_opt.rundir.manifest import Step
@@ -35,7 +36,9 @@ def end_undisturbed(
     lines = [clean(line) for line in tail(run.directory.path / log).splitlines() if line.strip()][-_LAST_LINES:]
     for line in lines:
         run.report_progress(f"  {line}")
-    if not run.stopped and not ended.timed_out:
+    if ended.timed_out:
+        run.note(of_rule(STATES["TIMED_OUT"]))
+    elif not run.stopped:
         last = f' Its last line of output: "{lines[-1]}".' if lines else ""
         name = "WORKLOAD_FAILED.measured" if first else "WORKLOAD_FAILED"
         run.note(diagnose(name, code=ended.exit_code, last_line=last, log=log))

@@ -110,6 +110,12 @@ def _typed(kind: Kind) -> Callable[[str], int | float]:
     return parse
 
 
+def _kernel(text: str) -> str:
+    if not fits("kernel", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not {ALLOWED['kernel']}")
+    return text
+
+
 def _as_typed(parse: Callable[[str], object]) -> Callable[[str], str]:
     """Refuse what cannot be read; the manifest keeps it as it was typed."""
 
@@ -127,6 +133,7 @@ _TYPES: dict[str, Callable[[str], Any]] = {
     "count": _typed("count"),
     "number": _typed("number"),
     "seconds": _typed("seconds"),
+    "kernel": _kernel,
     "size": _as_typed(bytes_of),
     "duration": _as_typed(parse_seconds),
 }

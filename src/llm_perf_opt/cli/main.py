@@ -6,7 +6,6 @@ import argparse
 import contextlib
 import difflib
 import importlib
-import os
 import re
 import shutil
 import sys
@@ -141,17 +140,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not words:
         build_parser().print_help(sys.stderr)
         return int(ExitCode.BAD_INPUT)
-    arguments = argparse.Namespace()
     try:
         arguments = _parsed(words)
         arguments.typed = [_PROGRAM, *words]
-        arguments.code = arguments.run(arguments)
+        code: int = arguments.run(arguments)
         sys.stdout.flush()
-        return int(arguments.code)
-    except BrokenPipeError:
-        # The reader of our output (head, less) has gone: nothing is wrong, but nothing more can be printed.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        return int(getattr(arguments, "code", ExitCode.DONE))
+        return int(code)
     except KeyboardInterrupt:
         print("Interrupted.", file=sys.stderr)
         return int(ExitCode.INTERRUPTED)

@@ -29,7 +29,7 @@ TOP_N_KERNELS: Option[int] = Option(
     help="How many kernels head the lists. Another number than 30 is how many get counters, too, the heaviest; 0: all.",
 )  # fmt: skip
 KERNEL: Option[str | None] = Option(
-    flag="--kernel", key=f"{_CLI}kernel_name", metavar="NAME", verbs=_PROFILE, to="counters.options.kernel_name",
+    flag="--kernel", key=f"{_CLI}kernel_name", kind="kernel", metavar="NAME", verbs=_PROFILE, to="counters.options.kernel_name",
     help="An exact kernel name, or regex:…",
     flag_help="take one launch of this kernel only: its exact name, or regex:… over the full name",
 )  # fmt: skip
@@ -356,9 +356,9 @@ _NCU_CLI = _keys(
     ("sections", [], "list", "Section identifiers, as in [SpeedOfLight,Occupancy]."),
     ("target_processes", "all", "text", "Launchers such as torchrun need all.", ("all", "application-only")),
     ("nvtx.push_pop_scope", None, "text", "Left open: process where autograd or workers launch kernels.", ("thread", "process")),
-    ("range_filter", None, "text", "Instances of the matching ranges in ncu's own form, as in ::[2-4]."),
+    ("range_filter", None, "instances", "Instances of the matching ranges in ncu's own form, as in ::[2-4]."),
     ("kernel_name_base", None, "text", "What kernel_name is compared with; left open: demangled, the full name.", ("function", "demangled", "mangled")),
-    ("kernel_id", None, "text", "context:stream:[regex:]name:invocation"),
+    ("kernel_id", None, "kernel_id", "context:stream:[regex:]name:invocation"),
     ("launch_skip", None, "number", "Matching launches to pass over, over all kernels together."),
     ("launch_count", None, "number", "Matching launches to profile, then no more."),
     ("filter_mode", None, "text", "Whether launches are counted over all, by GPU or by launch configuration.", ("global", "per-gpu", "per-launch-config")),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from typing import Any, Generic, Literal, TypeVar
 
 from attrs import define, field
@@ -13,16 +14,21 @@ from llm_perf_opt.options.values import bytes_of, parse_seconds
 from llm_perf_opt.spelling import nearest
 
 Kind = Literal[
-    "switch", "number", "count", "seconds", "duration", "size", "text", "list", "patterns", "assignments", "mapping"
+    "switch", "number", "count", "seconds", "duration", "size", "text", "kernel", "kernel_id", "instances", "list",
+    "patterns", "assignments", "mapping",
 ]  # fmt: skip
+TEXTS = ("text", "kernel", "kernel_id", "instances")  # kinds that are one text
 ALLOWED = {
     "switch": "true or false",
-    "number": "a whole number",
+    "number": "a whole number, 0 or more",
     "count": "a whole number above 0",
     "seconds": "a number of seconds above 0",
     "duration": "a time, as in 60s or 2m",
     "size": "a size, as in 2GB or 500MB",
     "text": "a text",
+    "kernel": "an exact name, or regex: with a regular expression behind it",
+    "kernel_id": "context:stream:name:invocation, parts of which may be empty",
+    "instances": "instances in ncu's own form, as in ::[2-4]",
     "list": "a list, or a text with commas",
     "patterns": "a list, or one pattern",
     "assignments": "NAME=VALUE",
@@ -129,8 +135,9 @@ def fits(kind: Kind, value: Any) -> bool:
         return isinstance(value, dict)
     if kind in ("list", "patterns", "assignments"):
         return isinstance(value, (list, str))
-    if kind == "text":
-        return isinstance(value, (str, int, float, bool))  # YAML reads some words as numbers
+    if kind in TEXTS:
+        is_text = isinstance(value, (str, int, float, bool))  # YAML reads some words as numbers
+        return is_text and (kind == "text" or _is_filter(kind, str(value)))
     if kind in ("number", "count"):
         return isinstance(value, int) and not isinstance(value, bool) and value >= (kind == "count")
     if kind == "seconds":
@@ -140,6 +147,17 @@ def fits(kind: Kind, value: Any) -> bool:
     except UserError:
         return False
     return not isinstance(value, bool)
+
+
+def _is_filter(kind: Kind, text: str) -> bool:
+    """Could ncu make something of it? It would profile nothing with another one, and not say why."""
+    if kind != "kernel":
+        return text.count(":") >= (3 if kind == "kernel_id" else 2)
+    try:
+        re.compile(text.removeprefix("regex:") if text.startswith("regex:") else "")
+    except re.error:
+        return False
+    return True
 
 
 def _shortened(value: object) -> str:

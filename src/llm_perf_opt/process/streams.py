@@ -1,7 +1,7 @@
-"""Standard streams that outlive whoever is at the other end: closed from the start, or a terminal that goes away.
+"""Standard streams that outlive whoever is at the other end: closed from the start, or a reader that goes away.
 
-Nothing of a run depends on what it prints: without a terminal it says nothing more, and goes on or ends as it was
-told to by the signal that comes with the loss.
+Nothing of a run depends on what it prints. Without a terminal it says nothing more, and goes on or ends as it was
+told to by the signal that comes with the loss; behind `| head` it does its work and ends with the code it would have.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import stat
 import sys
 from typing import Any
 
+_GONE = (errno.EIO, errno.EPIPE, errno.ECONNRESET)
 _MEMORY_DEVICES = 1  # /dev/null, /dev/full
 
 
@@ -29,26 +30,27 @@ def keep_open() -> None:
                 setattr(sys, name, stream)
             continue
         # By the kind of its device, not `isatty`: one that is gone says that it is no terminal.
-        if number and stat.S_ISCHR(found.st_mode) and os.major(found.st_rdev) != _MEMORY_DEVICES:
-            setattr(sys, name, _on_terminal(number, getattr(sys, name)))
+        terminal = stat.S_ISCHR(found.st_mode) and os.major(found.st_rdev) != _MEMORY_DEVICES
+        if number and (terminal or stat.S_ISFIFO(found.st_mode) or stat.S_ISSOCK(found.st_mode)):
+            setattr(sys, name, _lasting(number, getattr(sys, name)))
 
 
-def _on_terminal(number: int, stream: Any) -> Any:
+def _lasting(number: int, stream: Any) -> Any:
     if not isinstance(stream, io.TextIOWrapper):  # somebody's own
         return stream
-    out = io.BufferedWriter(_Terminal(number, "w", closefd=False))
+    out = io.BufferedWriter(_Lasting(number, "w", closefd=False))
     at_once = {"line_buffering": stream.line_buffering, "write_through": stream.write_through}
     return io.TextIOWrapper(out, stream.encoding, stream.errors, newline="\n", **at_once)
 
 
-class _Terminal(io.FileIO):
-    """Writes to a terminal as long as there is one."""
+class _Lasting(io.FileIO):
+    """Writes to a terminal, pipe or socket as long as somebody reads."""
 
     def write(self, data: Any) -> Any:
         try:
             return super().write(data)
         except OSError as error:
-            if error.errno != errno.EIO:
+            if error.errno not in _GONE:
                 raise
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, self.fileno())  # also for what others write to it

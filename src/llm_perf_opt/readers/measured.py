@@ -125,7 +125,7 @@ def read_measured(file: Path, source: str | None = None) -> Timeline:
     found, gpus = _content(file)
     if not found:
         raise UnreadableInput(
-            f"{file.name} holds no times: the program opened no range that could be timed.",
+            f"{file.name} holds no times: the program opened no range that could be timed, or was stopped before one had ended.",
             "Mark stages in it with torch.cuda.nvtx.range or nvtx.annotate, or add: --annotate stages",
         )
     strings: dict[str, int] = {}

@@ -31,12 +31,7 @@ def console() -> Console:
     """Standard output; wide where nobody's window limits it."""
     from rich.console import Console
 
-    class PipeConsole(Console):
-        def on_broken_pipe(self) -> None:
-            # The reader of our output (head, less) has gone; rich would exit with 1.
-            raise BrokenPipeError
-
-    return PipeConsole(width=None if sys.stdout.isatty() else _WIDTH_WITHOUT_TERMINAL, highlight=False)
+    return Console(width=None if sys.stdout.isatty() else _WIDTH_WITHOUT_TERMINAL, highlight=False)
 
 
 class _Bar:

@@ -62,8 +62,6 @@ def start(job: Job, words: Sequence[str] | None = None) -> int:
             said = " ".join(line.strip() for line in str(error).splitlines()[:2] if line.strip())
             print_error(UserError(f"Hydra cannot make a configuration of this: {said}", fix))
             return int(ExitCode.BAD_INPUT)
-        except BrokenPipeError:  # the reader of our output has gone
-            return int(ExitCode.DONE)
         except OSError as error:  # a job answers for its own; this one is Hydra making the run directory
             where = f"The run directory {error.filename} cannot be made: {error.strerror}."
             print_error(

@@ -20,6 +20,7 @@ from omegaconf import OmegaConf
 
 from llm_perf_opt.errors import UserError
 from llm_perf_opt.options import KEYS, flatten
+from llm_perf_opt.options.option import TEXTS
 from llm_perf_opt.spelling import nearest
 
 # Groups of the configuration and where each is placed.
@@ -149,7 +150,7 @@ def _value(key: str, value: str, sweep: bool) -> str:
         if parsed.is_sweep_override() and not sweep and key in KEYS and KEYS[key].kind in ("list", "patterns"):
             return f"[{value}]"
     except HydraException:
-        if key not in KEYS or KEYS[key].kind not in ("text", "list", "patterns") or value[:1] in "[{":
+        if key not in KEYS or KEYS[key].kind not in (*TEXTS, "list", "patterns") or value[:1] in "[{":
             raise UserError(
                 f"{key}={value} cannot be read.", f"Allowed: {KEYS[key].allowed if key in KEYS else 'a value'}."
             ) from None
