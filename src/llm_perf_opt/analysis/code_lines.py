@@ -244,7 +244,8 @@ class IdleLines:
         thread = int(np.argmax(np.bincount(spans.thread[mine])))
         mine = mine[spans.thread[mine] == thread]
         mine = mine[np.argsort(spans.start[mine], kind="stable")]
-        cuts = np.unique(np.concatenate([gaps.start, gaps.end, spans.start[mine], spans.end[mine]]))
+        cuts = np.sort(np.concatenate([gaps.start, gaps.end, spans.start[mine], spans.end[mine]]))
+        cuts = cuts[np.append(True, cuts[1:] > cuts[:-1])]
         begin, finish = cuts[:-1], cuts[1:]
         gap = np.searchsorted(gaps.start, begin, side="right") - 1
         span = np.searchsorted(spans.start[mine], begin, side="right") - 1
