@@ -236,7 +236,7 @@ class IdleLines:
     @staticmethod
     def of(timeline: Timeline, process: int, gaps: Gaps, spans: CodeSpans | None = None) -> IdleLines | None:
         """Of the thread that launches and has most to tell; None where nothing is known of it. `spans`: instead of lines."""
-        spans = spans or timeline.code
+        spans = timeline.code if spans is None else spans
         launching = np.unique(np.concatenate([work.thread[work.process == process] for work in timeline.work]))
         mine = np.flatnonzero((spans.process == process) & np.isin(spans.thread, launching))
         if not len(mine) or not len(gaps):

@@ -21,7 +21,8 @@ def _find(of: Evaluated) -> Iterator[Found]:
 
 
 def _is_unaligned(kind: LaunchKind) -> bool:
-    return kind.family in PRODUCTS and named("unaligned", kind.kernel)
+    found = kind.family in PRODUCTS and named("unaligned", kind.kernel)
+    return found and not named("cuda_cores", kind.kernel)
 
 
 def _odd(kind: LaunchKind) -> int:
