@@ -15,6 +15,7 @@ from llm_perf_opt.regions.fixes import Answer
 from simulated import ADD, FLASH, GEMM, GEMV, MUL, NORM, Program
 
 CAT = "void at::native::(anonymous namespace)::CatArrayBatchedCopy_contig<at::native::OpaqueType<2u>, 4, 128, 1>(int)"
+SIMT = "void cutlass::Kernel2<cutlass_80_simt_sgemm_256x128_8x4_tn_align1>(T1::Params)"
 VECTOR_NORM = (
     "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float, at::native::NormTwoOps<float> > >(int)"
 )
@@ -148,6 +149,31 @@ def joint_attention() -> Program:
     return program
 
 
+def products_in_fp32() -> Program:
+    """On the CUDA cores, whose kernels are all called align1."""
+    program = Program()
+    for _ in range(4):
+        with program.range("train"):
+            for _ in range(20):
+                program.op("aten::linear", (SIMT, 800.0))
+                program.op("aten::relu", (MUL, 15.0))
+    program.sync()
+    return program
+
+
+def audio() -> Program:
+    program = Program()
+    for _ in range(6):
+        with program.range("utterance"):
+            with program.range("load_audio"):
+                program.spend(12_000)
+            with program.range("encoder"):
+                for _ in range(12):
+                    layer(program, 60)
+                program.item()
+    return program
+
+
 CASES: list[tuple[Callable[[], Program], str, str, str]] = [
     (generate_then_train, "generate", "launch", "launch.graph"),
     (clip_by_items, "clip", "host", "host.sync"),
@@ -157,6 +183,8 @@ CASES: list[tuple[Callable[[], Program], str, str, str]] = [
     (copies_before_each_request, "request", "communication", "copy.pinned"),
     (prefetched, "step", "gpu", ""),
     (growing_cache, "decode", "gpu", "cache.concat"),
+    (products_in_fp32, "train", "gpu", "gemm.fp32"),
+    (audio, "utterance", "host", "host.data"),
 ]
 
 

@@ -236,7 +236,7 @@ class IdleLines:
     @staticmethod
     def of(timeline: Timeline, process: int, gaps: Gaps, spans: CodeSpans | None = None) -> IdleLines | None:
         """Of the thread that launches and has most to tell; None where nothing is known of it. `spans`: instead of lines."""
-        spans = spans or timeline.code
+        spans = timeline.code if spans is None else spans
         launching = np.unique(np.concatenate([work.thread[work.process == process] for work in timeline.work]))
         mine = np.flatnonzero((spans.process == process) & np.isin(spans.thread, launching))
         if not len(mine) or not len(gaps):
@@ -244,7 +244,8 @@ class IdleLines:
         thread = int(np.argmax(np.bincount(spans.thread[mine])))
         mine = mine[spans.thread[mine] == thread]
         mine = mine[np.argsort(spans.start[mine], kind="stable")]
-        cuts = np.unique(np.concatenate([gaps.start, gaps.end, spans.start[mine], spans.end[mine]]))
+        cuts = np.sort(np.concatenate([gaps.start, gaps.end, spans.start[mine], spans.end[mine]]))
+        cuts = cuts[np.append(True, cuts[1:] > cuts[:-1])]
         begin, finish = cuts[:-1], cuts[1:]
         gap = np.searchsorted(gaps.start, begin, side="right") - 1
         span = np.searchsorted(spans.start[mine], begin, side="right") - 1

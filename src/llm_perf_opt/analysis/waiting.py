@@ -340,8 +340,10 @@ def _pooled(name: str) -> str:
 
 
 def _operators(timeline: Timeline, process: int, gaps: Gaps) -> IdleLines | None:
-    calls = timeline.calls
-    long = np.flatnonzero(calls.end - calls.start >= SHORTEST_EVENT)
+    """Only what shares time with a gap that has a name."""
+    calls, starts, ends = timeline.calls, gaps.start[gaps.named], gaps.end[gaps.named]
+    following = np.append(starts, np.iinfo(np.int64).max)[np.searchsorted(ends, calls.start, side="right")]
+    long = np.flatnonzero((calls.end - calls.start >= SHORTEST_EVENT) & (following < calls.end))
     calls = OperatorCalls(
         calls.start[long], calls.end[long], calls.thread[long], calls.name[long], inputs=calls.inputs[long]
     )

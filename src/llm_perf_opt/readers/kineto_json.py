@@ -32,7 +32,7 @@ def nanoseconds(microseconds: object) -> int:
 
     Raises `ValueError` for what is no number, is negative, or has no place in 64 bits.
     """
-    if isinstance(microseconds, str) and _IN_QUOTES.fullmatch(microseconds):
+    if type(microseconds) is str and _IN_QUOTES.fullmatch(microseconds):
         microseconds = DecimalText(microseconds)
     if isinstance(microseconds, DecimalText):
         usual = _MICROSECONDS.fullmatch(microseconds)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from llm_perf_opt.analysis.rules.gains import PRODUCTS, above_peak, found_in_kernels, named, product_of, unclaimed
-from llm_perf_opt.analysis.rules.gemm_fp32 import is_single_precision
 from llm_perf_opt.analysis.rules.rule import Rule, Words
 from llm_perf_opt.analysis.verdicts.evaluated import Evaluated
 from llm_perf_opt.analysis.verdicts.findings import Found
@@ -22,8 +21,9 @@ def _find(of: Evaluated) -> Iterator[Found]:
 
 
 def _is_unaligned(kind: LaunchKind) -> bool:
-    # CUDA cores read value by value anyway: of their kernels in fp32 that word says nothing about the sizes.
-    return kind.family in PRODUCTS and named("unaligned", kind.kernel) and not is_single_precision(kind)
+    # CUDA cores read value by value anyway: of their kernels that word says nothing about the sizes.
+    found = kind.family in PRODUCTS and named("unaligned", kind.kernel)
+    return found and not named("cuda_cores", kind.kernel)
 
 
 def _odd(kind: LaunchKind) -> int:
