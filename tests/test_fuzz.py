@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import gzip
 import json
+import math
 import os
 import sqlite3
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import llm_perf_opt
@@ -414,3 +415,16 @@ def test_parsing_raises_nothing_but_value_errors(text: str) -> None:
         parse_json(text)
     except ValueError:
         return
+
+
+@given(st.integers(1, 400), st.integers(-400, 400), st.booleans(), st.sampled_from(["e", "E", "e+", "E0", "e00"]))
+@example(250, 99, True, "e")
+@example(400, 0, True, "e")
+@example(1, 400, False, "e00")
+def test_numbers_are_finite_however_they_are_written(digits: int, power: int, point: bool, mark: str) -> None:
+    number = "9" * digits + (".5" if point else "") + (f"{mark}{power}" if power > 0 else f"e{power}")
+    if math.isinf(float(number)):
+        with pytest.raises(ValueError, match="too large"):
+            parse_json(f'{{"a": [1, -{number}]}}')
+    else:
+        assert parse_json(f'{{"a": [1, -{number}]}}') == {"a": [1, -float(number)]}

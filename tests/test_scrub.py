@@ -187,8 +187,7 @@ def assert_clean(folder: Path) -> None:
 
 
 def measured(*paths: Path) -> Any:
-    report = make_report([str(path) for path in paths], ReportOptions(), quiet=True)
-    return [attrs.asdict(scope) for scope in report.scopes]
+    return make_report([str(path) for path in paths], ReportOptions(), quiet=True).scopes
 
 
 # -- the whole run ---------------------------------------------------------------------------------

@@ -206,6 +206,7 @@ def nested(path: Path, depth: int) -> Path:
     return make_export(path, ranges, [("k", depth + 1, depth + 2, depth + 1002)])
 
 
+@pytest.mark.slow
 def test_a_thousand_levels_are_a_thousand_regions(tmp_path: Path) -> None:
     found = read_recording(nested(tmp_path / "x.sqlite", 1000))
     report = build.build_report([found], ReportOptions())
