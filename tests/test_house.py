@@ -16,8 +16,9 @@ SHARED_NAMES = ("__init__.py", "argv.py", "columns.py", "files.py")
 # 45,450 without undisturbed times with energy and memory, pooled names, explained idle time, ranks, and the answer.
 # 51,650 without lines of code, fix rules one file each, comparisons with budgets and history, trials, and traces read in chunks.
 # 63,250 without the steps of serving engines, levers that pad, quantise and capture graphs, and what trials say in reports.
+# 66,050 without jobs of many ranks and sweeps, rules for servers, agents, notebooks, and the JSON of every verb declared.
 # Raised only with a capability, in the commit that brings it.
-MOST_LINES = 66_500
+MOST_LINES = 70_800
 
 # Words of the last column of the table in CONTRIBUTING.md, as far as they have no other meaning in this field.
 NOT_OURS = re.compile(
