@@ -124,7 +124,7 @@ def untrusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Pa
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("name", ["pictures", "ncu/regions", "ncu/regions/LLM@decode"])
+@pytest.mark.parametrize("name", ["pictures", "ncu/regions", "ncu/regions/LLM@eager"])
 def test_a_report_is_not_written_through_a_link(
     untrusted: tuple[Path, Path], capsys: pytest.CaptureFixture[str], name: str
 ) -> None:

@@ -22,6 +22,7 @@ from llm_perf_opt.capture.whole_files import ended_well, whole_file
 from llm_perf_opt.diagnosis import diagnose
 from llm_perf_opt.errors import ExitCode, UserError
 from llm_perf_opt.inject import read_log
+from llm_perf_opt.inject.place import place_in_job
 from llm_perf_opt.readers.measured import collect, read_measured
 from llm_perf_opt.report.answer import time_sentences
 from llm_perf_opt.request import ProfileRequest
@@ -122,10 +123,13 @@ def _take_runs(run: RunContext, file: Path, *, alone: bool) -> tuple[bool, int]:
 
 
 def _can_be_marked(run: RunContext) -> bool:
-    """Is it a program of PyTorch that marks nothing by itself, and was not asked to be left as it is?"""
+    """Is it a program of PyTorch that marks nothing by itself, and may be started again?
+
+    Ranks of a job have to be started together, and a server is asked for its own steps.
+    """
     request = run.request
-    is_known = request.annotate.mode == "off" and not request.serving.is_asked and not run.failures
-    return is_known and read_log(run.directory.path / _NOTES).ended > 0
+    may_start = request.annotate.mode == "off" and not request.serving.is_asked and place_in_job() is None
+    return may_start and not run.failures and read_log(run.directory.path / _NOTES).ended > 0
 
 
 def _barred(request: ProfileRequest) -> str:
