@@ -47,9 +47,7 @@ def ready(request: ProfileRequest, asked: Asked | None = None) -> tuple[ProfileR
 def check_program(command: list[str]) -> None:
     """Refuse a command that cannot be started."""
     if not command:
-        raise UserError(
-            "There is no program to profile.", "Give it after --, as in: llm-perf profile -- python my_model.py"
-        )
+        raise UserError("There is no program to run.", "Give it at the end, after --, as in: -- python my_model.py")
     if shutil.which(command[0]) is None:
         raise UserError(
             f"There is no program {command[0]!r} on this machine.", "Check the spelling, or give its full path."

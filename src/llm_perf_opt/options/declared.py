@@ -150,7 +150,7 @@ _COMMAND_LINE: tuple[Option[Any], ...] = (
     Option(
         flag="--no-lines", key=f"{_NSYS}lines", kind="switch", default=True, verbs=_PROFILE, to="timeline.lines",
         help="Note in the timeline which line of the program launches what, and where the host is while the GPU waits.",
-        flag_help="Do not note which line of the program launches what, nor where the host is while the GPU waits.",
+        flag_help="do not note which line of the program launches what, nor where the host is while the GPU waits",
     ),
     Option(
         flag="--run-to-end", key=f"{_NCU}run_to_end", kind="switch", default=False, verbs=_PROFILE,

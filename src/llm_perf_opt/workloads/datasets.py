@@ -204,7 +204,7 @@ def _existing(path: Path, places: Sequence[Path], what: str) -> Path:
         if _is_there(candidate):
             return candidate
     raise UserError(
-        f"{path}, named by {what}, is not there. Tried: {', '.join(str(p) for p in tried)}.",
+        f"{path}, named by {what}, is not there, or is no file. Tried: {', '.join(str(p) for p in tried)}.",
         "Correct the path, or set dataset.root to the folder it is relative to.",
     )
 
