@@ -353,12 +353,12 @@ def _clean_name(name: str, private: Private) -> str:
 
 
 def _pack(plain: Path, target: Path) -> None:
-    """Compressed as the name says; the same content always gives the same file."""
+    """Compressed as the name says, and as fast as that goes; the same content always gives the same file."""
     if target.suffix == ".gz":
         with plain.open("rb") as source, target.open("wb") as raw, gzip.GzipFile("", "wb", 6, raw, mtime=0) as packed:
             shutil.copyfileobj(source, packed)
     elif target.suffix == ".xz":
-        with plain.open("rb") as source, lzma.open(target, "wb") as packed:
+        with plain.open("rb") as source, lzma.open(target, "wb", preset=1) as packed:
             shutil.copyfileobj(source, packed)
     else:
         plain.replace(target)
