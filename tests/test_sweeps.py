@@ -72,6 +72,19 @@ def test_swept_keys_are_those_that_were_typed_with_several_values() -> None:
     assert [job.problem for job in lost.jobs] == ["", "It was killed."]
 
 
+def test_a_job_without_the_common_stage_is_listed_and_is_no_best() -> None:
+    train, other = (
+        llm_perf_opt.load(next(iter(sorted(RECORDINGS.glob(f"nsys-*-{name}.sqlite*"))))).data
+        for name in ("train", "decoder-8layers-warm")
+    )
+    found = compare_jobs({name: {"n": name} for name in "012"}, {"0": train, "1": train, "2": other}, {})
+    common, lone = found.jobs[0].stage, found.jobs[2]
+    assert lone.stage != common
+    assert lone.time_ns is not None
+    assert "2" not in found.best.values()
+    assert [job.on_front for job in found.jobs] == [True, True, False]
+
+
 @pytest.mark.process
 @pytest.mark.slow
 @pytest.mark.usefixtures("json_alone", "tools")

@@ -166,13 +166,15 @@ def test_a_model_that_marks_nothing_is_measured_once_more_with_its_stages_marked
     program.write_text(
         f"import torch\nmodel = torch.nn.Linear(4, 4)\nfor _ in range({calls}):\n    model(torch.ones(2, 4)).sum().backward()\n"
     )
-    assert main(["measure", "--out", str(tmp_path / "run"), "--", sys.executable, str(program)]) == (0 if calls else 5)
+    words = ["measure", "--runs", "2", "--out", str(tmp_path / "run"), "--", sys.executable, str(program)]
+    assert main(words) == (0 if calls else 5)
     said = capsys.readouterr()
     assert "once more, with the stages of its models marked" in said.out + said.err
-    assert len(json.loads((tmp_path / "run" / "manifest.json").read_text())["steps"]) == 2
+    # One run shows that there are no ranges; two are measured where there are.
+    assert len(json.loads((tmp_path / "run" / "manifest.json").read_text())["steps"]) == (3 if calls else 2)
     if calls:
-        (scope, *_) = json.loads((tmp_path / "run" / "report.json").read_text())["scopes"]
-        assert [r["timing"]["instances"] for r in scope["regions"] if r["key"] == "LLM@backward"] == [6]
+        (*_, scope) = json.loads((tmp_path / "run" / "report.json").read_text())["scopes"]
+        assert [r["timing"]["instances"] for r in scope["regions"] if r["key"] == "LLM@backward"] == [12]
     else:
         assert "called no model whose stages could be marked" in said.err
 

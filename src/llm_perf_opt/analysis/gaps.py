@@ -227,11 +227,11 @@ class _Finder:
     def _work_begins(self) -> int:
         """Where there are no ranges: the moment up to which hardly a kernel had run. Before, a program makes ready."""
         ranges, kernels = self.timeline.ranges, self.timeline.kernels
-        mine = ranges.name[ranges.process == self.process].tolist()
-        starts = np.sort(kernels.start[kernels.process == self.process])
-        if len(starts) < _BEGUN or [self.timeline.strings[name] for name in mine] != [WHOLE]:
+        mine = ranges.name[ranges.process == self.process]
+        if len(mine) != 1 or self.timeline.strings[mine[0]] != WHOLE:
             return UNKNOWN
-        return int(starts[len(starts) // _BEGUN])
+        starts = np.sort(kernels.start[kernels.process == self.process])
+        return int(starts[len(starts) // _BEGUN]) if len(starts) >= _BEGUN else UNKNOWN
 
     def _is_what_fills(self, gaps: Int64s, covering: Int64s) -> Bools:
         """Which gaps the range that covers them fills and hardly exceeds, without a launch in it."""

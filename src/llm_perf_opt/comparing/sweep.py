@@ -85,10 +85,11 @@ def compare_jobs(
             jobs.append(SweepJob(name, values, problem=problems.get(name, "There is no report.")))
             continue
         jobs.append(_job(name, values, reports[name], stage))
-    front = _front(jobs)
+    comparable = [job for job in jobs if job.stage == stage]  # the time of another stage is no better or worse
+    front = _front(comparable)
     best = {}
     for wish, more, _ in WISHES:
-        known = [job for job in jobs if getattr(job, wish) is not None]
+        known = [job for job in comparable if getattr(job, wish) is not None]
         if len(known) > 1:
             best[wish] = (max if more else min)(known, key=lambda job: getattr(job, wish)).name
     return Sweep(keys, [attrs.evolve(job, on_front=job.name in front) for job in jobs], best)
@@ -151,12 +152,12 @@ def _tokens(region: NCUProfileRegion) -> float | None:
 def _front(jobs: Sequence[SweepJob]) -> set[str]:
     """Jobs that no other is at least as good as in all that is known of both, and better in something."""
     known = [
-        (job, [_sign(more) * getattr(job, wish) for wish, more, _ in WISHES if getattr(job, wish) is not None])
+        (job, {wish: _sign(more) * getattr(job, wish) for wish, more, _ in WISHES if getattr(job, wish) is not None})
         for job in jobs
         if not job.problem
     ]
-    most = max((len(wishes) for _, wishes in known), default=0)
-    complete = [(job, wishes) for job, wishes in known if wishes and len(wishes) == most]
+    names = max((wishes.keys() for _, wishes in known), key=len, default={}.keys())
+    complete = [(job, [wishes[name] for name in names]) for job, wishes in known if names and names <= wishes.keys()]
     return {
         job.name
         for job, mine in complete

@@ -58,7 +58,8 @@ def render_sweep_html(sweep: Sweep) -> str:
 
 def _picture(sweep: Sweep) -> dict[str, Any] | None:
     """Tokens a second over the time of a step: up and to the left is better. None where there are not two such jobs."""
-    known = [job for job in sweep.jobs if job.time_ns and job.tokens_per_s]
+    compared = {job.stage for job in sweep.jobs if job.on_front}
+    known = [job for job in sweep.jobs if job.time_ns and job.tokens_per_s and job.stage in compared]
     if len(known) < 2:
         return None
     right = max(job.time_ns or 0 for job in known) * 1.05

@@ -110,7 +110,7 @@ def _take_runs(run: RunContext, file: Path, *, alone: bool) -> tuple[bool, int]:
             if window is not None:
                 windows[number - 1] = window
             gpus.append(sampler.found)
-            if not went_well:
+            if not went_well or _is_empty(raw[-1]):  # what has no ranges has none in another run
                 break
         timed = _collected(raw, file, gpus, windows, alone=alone)
         if went_well and run.kept is not None:
@@ -120,6 +120,11 @@ def _take_runs(run: RunContext, file: Path, *, alone: bool) -> tuple[bool, int]:
         for place in raw:
             shutil.rmtree(place, ignore_errors=True)
     return went_well, timed
+
+
+def _is_empty(times: Path) -> bool:
+    """Was no range timed? Names and facts are noted in any case."""
+    return all(file.suffix == ".names" for file in times.iterdir())
 
 
 def _can_be_marked(run: RunContext) -> bool:
