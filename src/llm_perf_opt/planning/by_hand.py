@@ -152,7 +152,7 @@ def instances_to_take(sample: str, instances: int) -> list[int]:
     found = re.fullmatch(r"every:([1-9]\d*)", sample)
     if not found:
         raise UserError(
-            f"pipeline.ncu.sample={sample!r} names no instances.",
+            f"--sample (pipeline.ncu.sample): {sample!r} names no instances.",
             "Allowed values: all, first, middle, last, every:N (as in every:4).",
         )
     return list(range(1, instances + 1, int(found[1])))

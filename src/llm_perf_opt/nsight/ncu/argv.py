@@ -122,11 +122,17 @@ _NEED_NVTX = ("nvtx_include", "nvtx_exclude", "nvtx_push_pop_scope", "range_filt
 
 
 def build_ncu_cmd(
-    out_base: StrPath, work_argv: Sequence[StrPath], *, ncu: StrPath = "ncu", **settings: Any
+    out_base: StrPath,
+    work_argv: Sequence[StrPath],
+    *,
+    ncu: StrPath = "ncu",
+    nvtx_expr: str | Sequence[str] | None = None,
+    options: NcuOptions | None = None,
+    **overrides: Any,
 ) -> list[str]:
-    """The argv that profiles `work_argv` into `out_base`.ncu-rep; `settings` as in `ncu_arguments`."""
+    """The argv that profiles `work_argv` into `out_base`.ncu-rep; the settings are those of `ncu_arguments`."""
     argv = workload(work_argv, "ncu")
-    return [os.fspath(ncu), *ncu_arguments(out_base, **settings), *argv]
+    return [os.fspath(ncu), *ncu_arguments(out_base, nvtx_expr=nvtx_expr, options=options, **overrides), *argv]
 
 
 def ncu_arguments(
