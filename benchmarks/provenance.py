@@ -31,6 +31,7 @@ MEASURES: dict[str, tuple[str, ...]] = {
     "answers": (*_READING, "metrics"),
     "bridge-h200": (*_CAPTURING, *_READING, "metrics", "workloads"),
     "calibration-h200": ("calibration",),
+    "compare-h200": ("inject", "readers", "regions", "analysis", "comparing"),
     "compare-recordings": ("readers", "regions", "analysis", "comparing"),
     "contract-commands-h200": (*_CAPTURING, *_READING, "conf", "options", "runners", "stage1", "workloads"),
     "faults": ("capture", "process", "rundir", "inject"),
@@ -49,6 +50,8 @@ MEASURES: dict[str, tuple[str, ...]] = {
     "rules-h200": (*_READING, "metrics"),
     "safe-hands": ("files.py", "rundir", "report", "api"),
     "safe-hands-secrets": ("rundir", "capture", "report", "untrusted.py"),
+    "try-levers-h200": ("trying", "inject"),
+    "serving-h200": ("inject", "regions", "analysis"),
     "true-time-h200": ("inject", "readers", "regions", "analysis"),
 }
 
