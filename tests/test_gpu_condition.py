@@ -14,13 +14,14 @@ from llm_perf_opt.capture.gpu_sampler import GpuSampler
 from llm_perf_opt.cli.main import main
 from llm_perf_opt.nsight.nvml import Nvml
 from llm_perf_opt.readers.measured import add_gpus, collect
+from llm_perf_opt.regions.columns import UNKNOWN_HERE
 from llm_perf_opt.regions.gpu_samples import COLUMNS
 
 MS = 1_000_000
 TOO_HOT, POWER_LIMIT = 0x40, 0x4
 
 
-def left_by_program(folder: Path, *, begin_ms: int, step_ms: int) -> Path:
+def left_by_program(folder: Path, *, begin_ms: int, step_ms: int, on_gpu: bool = True) -> Path:
     """Thirty steps, as a process of a program leaves them."""
     folder.mkdir()
     lines = [{"name": [0, "LLM", "step"]}, {"uuid": "1-2"}]
@@ -28,7 +29,8 @@ def left_by_program(folder: Path, *, begin_ms: int, step_ms: int) -> Path:
     rows = array("q")
     for number in range(30):
         start, end = ((begin_ms + 100 * number + part) * MS for part in (0, step_ms))
-        rows.extend((0, 7, start, end, start, end, 1000 + number, 64))
+        events = (start, end) if on_gpu else (UNKNOWN_HERE, UNKNOWN_HERE)
+        rows.extend((0, 7, start, end, *events, 1000 + number, 64))
     (folder / "7-1.rows").write_bytes(rows.tobytes())
     return folder
 
@@ -147,3 +149,20 @@ def test_where_there_is_no_driver_nothing_is_seen() -> None:
     with GpuSampler() as sampler:
         pass
     assert sampler.found == []
+
+
+def test_times_of_the_gpu_are_not_compared_with_times_of_the_host(tmp_path: Path) -> None:
+    """A host that runs ahead takes 2 ms for a step of 40 ms: that is no gain."""
+    files = []
+    for step_ms, on_gpu in ((40, True), (2, False)):
+        folder = left_by_program(tmp_path / f"{step_ms}", begin_ms=1_000_000, step_ms=step_ms, on_gpu=on_gpu)
+        files.append(tmp_path / f"run-{step_ms}.json")
+        collect([folder], files[-1], [[seen(1_000_000)]])
+    assert main(["compare", *map(str, files), "--out", str(tmp_path / "out")]) == 0
+    found = json.loads((tmp_path / "out" / "compare.json").read_text())
+    (step,) = found["regions"]
+    assert step["verdict"] == "not_comparable"
+    assert "host's clock" in step["reason"]
+    assert main(["compare", str(files[1]), str(files[1]), "--out", str(tmp_path / "same")]) == 0
+    (step,) = json.loads((tmp_path / "same" / "compare.json").read_text())["regions"]
+    assert step["verdict"] == "same"

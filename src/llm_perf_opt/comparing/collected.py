@@ -47,6 +47,7 @@ from llm_perf_opt.regions.columns import (
     COMPILATION,
     ONCE,
     UNKNOWN,
+    UNKNOWN_HERE,
     CounterSet,
     Int32s,
     Int64s,
@@ -144,6 +145,7 @@ class _Collected:
         table, rolled = self.warmth.attribution.table, self.rolled
         times = self.warmth.times(self.part.selection)
         gpu_side = self._gpu_side()
+        host_only = self._timed_by_the_host()
         syncs, compilations = self._host_counts()
         for number in self._heaviest():
             key = table.key(number)
@@ -160,7 +162,7 @@ class _Collected:
                 region.numbers = tuple(known.mean for known in table.numbers(number))
             measured = self.timeline.kind == "measured"
             if steady is not None and len(steady.steady):
-                found = Times.of(steady.runs or [steady.steady])
+                found = Times.of(steady.runs or [steady.steady], by_host=measured and number in host_only)
                 region.times[UNDISTURBED if measured else TIMELINE] = found
                 region.instances = found.instances
                 region.weight_ns = float(sum(run.sum() for run in found.runs)) / len(found.runs)
@@ -179,6 +181,13 @@ class _Collected:
             if not region.times and region.busy_ns:  # known through CUDA graphs alone: no range, no time on the host
                 region.times[GPU] = Times.of([np.array([region.busy_ns])])
                 region.weight_ns = region.busy_ns * instances
+
+    def _timed_by_the_host(self) -> set[int]:
+        """Regions of a program that uses a GPU, of which no instance was timed there."""
+        events, region_of = self.timeline.ranges.gpu_start, self.warmth.attribution.range_region
+        if events is None or not self.timeline.gpus:
+            return set()
+        return set(np.unique(region_of).tolist()) - set(np.unique(region_of[events != UNKNOWN_HERE]).tolist())
 
     def _heaviest(self) -> list[int]:
         table, rolled = self.warmth.attribution.table, self.rolled

@@ -26,6 +26,7 @@ _MOST = 0.5  # part of a region's time
 _DEEPEST = 50  # levels, below which nothing is looked for that repeats
 _ENOUGH = 5  # steady instances, from which on a region can be told by itself
 _ENDS_EARLY = "its ranges end before their GPU work, which one side does not time: compare the recordings themselves"
+_TWO_CLOCKS = "one side was timed on the GPU, the other by the host's clock alone: measure both again"
 _CARRIES = 0.7  # part of a region's change
 _ROOM = 2.0  # times the least change that counts: an interval that stays within is called the same
 
@@ -172,6 +173,8 @@ class _Evaluated:
             return (WORSE if worse else BETTER if changed else SAME), ""
         if self.difference is None or self.times is None:
             return NOT_COMPARABLE, _why_not_timed(before, after)
+        if self.times[0].by_host != self.times[1].by_host:
+            return NOT_COMPARABLE, _TWO_CLOCKS
         found = _evaluate(self.difference, self.times, self._in_cycles(), self.settings.min_change, self.room)
         if found[0] in (BETTER, WORSE) and self.source == TIMELINE and (before.ends_early or after.ends_early):
             return UNSURE, _ENDS_EARLY

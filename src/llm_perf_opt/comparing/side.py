@@ -38,11 +38,13 @@ class Times:
     runs: tuple[Floats, ...]  # ns; one run where the program was run once
     spread: float | None = None  # relative, between instances, where only a summary of them is known
     instances: int = 0
+    # Only the host's clock was read, in a program that uses a GPU: that says how long launching took.
+    by_host: bool = False
 
     @staticmethod
-    def of(runs: Sequence[NDArray[np.generic]]) -> Times:
+    def of(runs: Sequence[NDArray[np.generic]], *, by_host: bool = False) -> Times:
         arrays = tuple(np.maximum(np.asarray(run, dtype=np.float64), 1.0) for run in runs if len(run))
-        return Times(arrays, instances=sum(len(run) for run in arrays))
+        return Times(arrays, instances=sum(len(run) for run in arrays), by_host=by_host)
 
     @property
     def medians(self) -> Floats:
