@@ -74,7 +74,7 @@ def right_launches(recording: Path) -> tuple[float, int]:
     timeline = read_recording(recording, launch_config=True)
     assert isinstance(timeline, Timeline)
     attribution, kernels = attribute(timeline, "auto"), timeline.kernels
-    place = launching_places(timeline, timeline.code)
+    place = launching_places(timeline, timeline.code.chosen(~timeline.code.sampled))
     time_of = (kernels.end - kernels.start).tolist()
     right = known = launches = 0
     for at, inside in enumerate(np.maximum.reduce(attribution.kernels.by_domain).tolist()):

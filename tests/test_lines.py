@@ -13,13 +13,19 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from attrs import evolve
 
 from conftest import RECORDINGS, recording, regions_of
 from fake_tools import tools  # noqa: F401 - a fixture
 from llm_perf_opt.analysis.build import build_report
-from llm_perf_opt.analysis.code_lines import launching_places
+from llm_perf_opt.analysis.code_lines import LaunchedFrom, launching_places
 from llm_perf_opt.analysis.report_options import ReportOptions
+from llm_perf_opt.analysis.verdicts.by_line import line_records
+from llm_perf_opt.analysis.verdicts.counted_work import Amounts
+from llm_perf_opt.analysis.verdicts.launches import Kind, Launches
+from llm_perf_opt.analysis.verdicts.roofs import Roofed
 from llm_perf_opt.api.reporting import build_from, publish
 from llm_perf_opt.api.source_text import with_source
 from llm_perf_opt.cli.main import main
@@ -34,6 +40,7 @@ from llm_perf_opt.regions.code import Place, parse_place
 from llm_perf_opt.regions.columns import Timeline
 from llm_perf_opt.regions.model import RegionPerformance
 from llm_perf_opt.regions.operator_calls import product_shape
+from llm_perf_opt.regions.signatures import Signature
 from llm_perf_opt.regions.tensors import as_text, from_text
 from llm_perf_opt.report.answer import answer_of
 from llm_perf_opt.rundir.scrub import sqlite as scrubbed
@@ -544,6 +551,46 @@ def test_the_table_by_line_has_the_times_of_the_truth() -> None:
     lines = {line.line: line.share for line in performance(found, "step").lines if line.calls}
     whole = sum(truth.values())
     assert {at: pytest.approx(time / whole, abs=0.01) for at, time in truth.items()} == lines
+
+
+def test_lines_of_a_few_steps_tell_those_of_the_rest_by_what_was_launched_before() -> None:
+    """Two products of one launch configuration differ in length: `down` is four times `out`. Only their order tells."""
+    timeline = read_timeline(recording("lines-*-eager"))
+    steps = timeline.ranges.chosen(np.array([timeline.strings[n] == "step" for n in timeline.ranges.name.tolist()]))
+    third = np.sort(steps.start)[2]
+    noted = timeline.code.chosen(timeline.code.start < third)
+    every, few = (
+        {
+            line.line: line.share
+            for line in performance(evaluated(evolve(timeline, ranges=steps, code=code)), "step").lines
+            if line.calls
+        }
+        for code in (timeline.code, noted)
+    )
+    assert few == {at: pytest.approx(share, abs=0.01) for at, share in every.items()}
+    assert every[LINE_OF["down"]] > 1.5 * every[LINE_OF["out"]]
+
+
+def test_work_of_a_line_is_that_of_the_launches_that_take_as_long() -> None:
+    """One signature, two sizes: 1 and 4 TFLOP. A third line launches both, half and half."""
+    kinds = [
+        Kind("gemm", "gemm", (8,), (128,), 1, Amounts(flops={"tensor_bf16": flops}, bytes={"dram": flops / 2}))
+        for flops in (1e12, 4e12)
+    ]
+    launches = Launches.of(kinds, [(0, None, 30, 30_000), (1, None, 30, 120_000)])
+    roofed = Roofed(launches, {}, {}, np.array([15_000.0, 90_000.0]), np.array([True, True]), ["", ""])
+    gemm = Signature("gemm", "gemm", (8,), (128,))
+    launched = [
+        LaunchedFrom(Place("a.py", line, "f"), "", gemm, 20, 20 * each)
+        for line, each in ((1, 1_000.0), (2, 4_000.0), (3, 2_500.0))
+    ]
+    records, known = line_records(launched, roofed, [], {})
+    assert known == 1.0
+    told = {record.line: (record.flops, record.dram, record.of_roof) for record in records}
+    each = {
+        line: (flops.of("FLOP"), dram.of("B"), roof) for line, (flops, dram, roof) in told.items() if flops and dram
+    }
+    assert each == {1: (20e12, 10e12, 0.5), 2: (80e12, 40e12, 0.75), 3: (50e12, 25e12, 0.625)}
 
 
 def test_every_output_shows_the_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,7 +2,8 @@
 
 A launch belongs to the line its thread was in when it made the call; a kernel of a CUDA graph to the line it was captured
 in. Where nothing says so (marks pause, samples are a millisecond apart), launches that are alike (same kernel, same
-launch configuration, same region) are taken to come from the same lines, in the same proportions.
+launch configuration, same region, after the same other launches) are taken to come from the same lines, in the same
+proportions.
 """
 
 from __future__ import annotations
@@ -19,12 +20,14 @@ from llm_perf_opt.metrics.families import fused_operators
 from llm_perf_opt.regions.attribution import Attribution
 from llm_perf_opt.regions.code import Place, SpansByThread, parse_place
 from llm_perf_opt.regions.columns import UNKNOWN, Bools, CodeSpans, Int64s, Timeline
+from llm_perf_opt.regions.duration_clusters import context_of, queue_of
 from llm_perf_opt.regions.fixes import IdleLine
 from llm_perf_opt.regions.intervals import BusyTime
 from llm_perf_opt.regions.operator_calls import operator_spans
 from llm_perf_opt.regions.signatures import Signature, describe_signatures, distinct_rows
 
 _MOST_LINES = 40  # of idle time, listed of a region
+_Shares = dict[int, list[tuple[int, int, float]]]  # by row: places, operators, and the part of the launches there
 
 
 @define(frozen=True)
@@ -132,8 +135,8 @@ class _Launches:
     place: Int64s  # of each group, as an index into the strings; UNKNOWN where nothing says
     operator: Int64s  # the same, into `operators`
     operators: list[str]
-    alike: Int64s  # of each group: the row of `known` for the launches it is like
-    known: dict[int, list[tuple[int, int, float]]]  # of launches that are alike: place, operator, and their part
+    alike: Int64s  # of each group without a place: the row of `known` for the launches it is like, or UNKNOWN
+    known: _Shares  # of launches that are alike
 
     @staticmethod
     def of(timeline: Timeline, attribution: Attribution) -> _Launches:
@@ -142,28 +145,18 @@ class _Launches:
         spans, operators = operator_spans(timeline)
         operator = launching_places(timeline, spans)
         within, _ = distinct_rows([signature, *attribution.kernels.by_domain])
-        # Where no launch of a region is known, those of the same kernel elsewhere have to do.
         if timeline.code.sampled.any():
             # A sample stands for a millisecond, and many launches: it counts where nothing else tells of like ones.
             known = np.zeros(int(signature.max(initial=-1)) + 1, dtype=np.bool_)
             known[signature[place != UNKNOWN]] = True
             place = np.where(known[signature], place, launching_places(timeline, timeline.code))
-        here, elsewhere = (_shares(of, place, operator) for of in (within, signature))
-        has_own = np.zeros(int(within.max(initial=-1)) + 1, dtype=np.bool_)
-        has_own[list(here)] = True
-        alike = np.where(has_own[within], within, -1 - signature)
+        # Like which others, best first: those that follow the same launches in their region, those of their region, all.
+        after_same = context_of(signature, queue_of(timeline.kernels))
+        levels = [distinct_rows([after_same, within])[0], within, signature]
+        alike, like_them = _alike(levels, place, operator)
         group, first = distinct_rows([signature, place, operator, alike])
-        return _Launches(
-            timeline,
-            described,
-            group,
-            signature[first],
-            place[first],
-            operator[first],
-            operators,
-            alike[first],
-            here | {-1 - number: rows for number, rows in elsewhere.items()},
-        )
+        rows = (signature[first], place[first], operator[first])
+        return _Launches(timeline, described, group, *rows, operators, alike[first], like_them)
 
     def summed(self, held: Bools) -> list[LaunchedFrom]:
         kernels, texts = self.timeline.kernels, self.timeline.strings
@@ -190,13 +183,32 @@ class _Launches:
         ]
 
 
-def _shares(alike: Int64s, place: Int64s, operator: Int64s) -> dict[int, list[tuple[int, int, float]]]:
+def _alike(levels: list[Int64s], place: Int64s, operator: Int64s) -> tuple[Int64s, _Shares]:
+    """Of each launch without a place the row for those like it, by the first level that knows some; and these rows."""
+    alike = np.full(len(place), UNKNOWN, dtype=np.int64)
+    found: _Shares = {}
+    left, rows_before = np.flatnonzero(place == UNKNOWN), 0
+    for level in levels:
+        asked = np.zeros(int(level.max(initial=-1)) + 1, dtype=np.bool_)
+        asked[level[left]] = True
+        related = np.flatnonzero(asked[level])
+        shares = _shares(level[related], place[related], operator[related])
+        has_some = np.zeros(len(asked), dtype=np.bool_)
+        has_some[list(shares)] = True
+        mine = left[has_some[level[left]]]
+        alike[mine] = level[mine] + rows_before
+        found |= {row + rows_before: parts for row, parts in shares.items()}
+        left, rows_before = left[~has_some[level[left]]], rows_before + len(asked)
+    return alike, found
+
+
+def _shares(alike: Int64s, place: Int64s, operator: Int64s) -> _Shares:
     """Of launches that are alike and whose line is known: place, operator, and the part that each has of them."""
     known = np.flatnonzero(place != UNKNOWN)
     row, first = distinct_rows([alike[known], place[known], operator[known]])
     count, at = np.bincount(row, minlength=len(first)), known[first]
     whole = np.bincount(alike[known], minlength=1)
-    found: dict[int, list[tuple[int, int, float]]] = {}
+    found: _Shares = {}
     for number, where, of, calls in zip(
         *(c.tolist() for c in (alike[at], place[at], operator[at], count)), strict=True
     ):

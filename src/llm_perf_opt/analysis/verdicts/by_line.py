@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-import numpy as np
 from attrs import Factory, define, evolve
 
 from llm_perf_opt.analysis.code_lines import LaunchedFrom
@@ -12,7 +11,6 @@ from llm_perf_opt.analysis.verdicts.breakdown import amount
 from llm_perf_opt.analysis.verdicts.roofs import Roofed
 from llm_perf_opt.metrics.quantity import Quantity, nanoseconds
 from llm_perf_opt.regions.code import Place
-from llm_perf_opt.regions.columns import Int64s
 from llm_perf_opt.regions.fixes import CodeLine, IdleLine, KernelSource, LineRecord
 from llm_perf_opt.regions.model import SignatureRecord
 from llm_perf_opt.regions.names import short_kernel_name
@@ -38,8 +36,9 @@ class _Line:
 
 @define(frozen=True)
 class _Each:
-    """What one launch of a signature does in a region, in the mean."""
+    """What one launch of a kind does."""
 
+    time_ns: float
     flops: float | None
     dram: float | None
     at_roof: float | None  # part of its time
@@ -65,16 +64,17 @@ def line_records(
     return records, known / whole if whole and records else None
 
 
-def _add(line: _Line, one: LaunchedFrom, each: dict[_Key, _Each]) -> None:
+def _add(line: _Line, one: LaunchedFrom, each: dict[_Key, list[_Each]]) -> None:
     line.calls += one.calls
     line.time += one.time_ns
     short = short_kernel_name(one.signature.shown)
     line.kernels[short] = line.kernels.get(short, 0.0) + one.time_ns
     if one.operator:
         line.operators[one.operator] = line.operators.get(one.operator, 0.0) + one.time_ns
-    work = each.get((one.signature.shown, one.signature.grid or (), one.signature.block or ()))
-    if work is None:
+    kinds = each.get((one.signature.shown, one.signature.grid or (), one.signature.block or ()))
+    if kinds is None or not one.calls:
         return
+    work = _at(kinds, one.time_ns / one.calls)
     for what, value in (("flops", work.flops), ("dram", work.dram)):
         if value is not None:
             line.counted.add(what)
@@ -84,31 +84,33 @@ def _add(line: _Line, one: LaunchedFrom, each: dict[_Key, _Each]) -> None:
         line.at_roof += work.at_roof * one.time_ns
 
 
-def _each(roofed: Roofed) -> dict[_Key, _Each]:
+def _each(roofed: Roofed) -> dict[_Key, list[_Each]]:
+    """Of each signature, its kinds: launches that do different work differ in how long they take."""
     launches = roofed.launches
-    rows: dict[_Key, list[int]] = {}
+    found: dict[_Key, list[_Each]] = {}
     for row, which in enumerate(launches.which.tolist()):
-        kind = launches.kinds[which]
-        rows.setdefault((kind.kernel_name, tuple(kind.grid), tuple(kind.block)), []).append(row)
-    found = {}
-    for key, mine in rows.items():
-        at = np.array(mine)
-        known = at[roofed.analysed[at]]
-        time = float(launches.time_ns[known].sum())
-        flops, dram = (_mean(roofed, at, what) for what in ("flops", "dram"))
-        found[key] = _Each(flops, dram, float(roofed.at_roof_ns[known].sum()) / time if time else None)
-    return found
+        kind, calls, time = launches.kinds[which], int(launches.calls[row]), float(launches.time_ns[row])
+        at_roof = float(roofed.at_roof_ns[row]) / time if time and roofed.analysed[row] else None
+        each = _Each(time / max(calls, 1), amount(kind, "flops"), amount(kind, "dram"), at_roof)
+        found.setdefault((kind.kernel_name, tuple(kind.grid), tuple(kind.block)), []).append(each)
+    return {key: sorted(kinds, key=lambda each: each.time_ns) for key, kinds in found.items()}
 
 
-def _mean(roofed: Roofed, rows: Int64s, what: str) -> float | None:
-    """Of one launch, over the launches that have it counted."""
-    launches, values, calls = roofed.launches, 0.0, 0
-    for row in rows.tolist():
-        one = amount(launches.kinds[int(launches.which[row])], what)
-        if one is not None:
-            values += one * int(launches.calls[row])
-            calls += int(launches.calls[row])
-    return values / calls if calls else None
+def _at(kinds: list[_Each], time_ns: float) -> _Each:
+    """A launch that takes this long in the mean: of the kind that does, or some of the one below and some of the next."""
+    above = next((n for n, kind in enumerate(kinds) if kind.time_ns >= time_ns), len(kinds) - 1)
+    below = max(above - 1, 0)
+    between = kinds[above].time_ns - kinds[below].time_ns
+    part = min(max((time_ns - kinds[below].time_ns) / between, 0.0), 1.0) if between else 1.0
+
+    def mixed(what: str) -> float | None:
+        pair: list[float | None] = [getattr(kinds[below], what), getattr(kinds[above], what)]
+        one, other = pair
+        if one is None or other is None:
+            return other if one is None else one
+        return one + part * (other - one)
+
+    return _Each(time_ns, mixed("flops"), mixed("dram"), mixed("at_roof"))
 
 
 def _record(place: Place, line: _Line, whole: float, caller: Place | None) -> LineRecord:
