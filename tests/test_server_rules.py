@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from attrs import asdict
 
-from conftest import RECORDINGS
+from conftest import RECORDINGS, recording, regions_of
 from llm_perf_opt.analysis.build import ReportOptions, build_report
 from llm_perf_opt.readers.kineto import read_kineto
 from llm_perf_opt.readers.open import read_recording
@@ -133,3 +133,18 @@ def test_a_trace_without_gpu_work_says_nothing_of_graphs() -> None:
     trace["traceEvents"] = [event for event in trace["traceEvents"] if event["cat"] == "user_annotation"]
     timeline = read_kineto(io.BytesIO(json.dumps(trace).encode()), "trace.json")
     assert (step_graphs(timeline, np.arange(3)) == UNKNOWN).all()
+
+
+def test_the_steps_of_a_real_engine_wait_for_the_plans_of_cudnn_and_for_its_scheduler() -> None:
+    """A fill of 4 bytes lies between the gap and the attention kernel; `prepare_next_batch` is no DataLoader."""
+    timeline = read_recording(recording("serving-*-continuous-batching"), launch_config=True)
+    report = build_report([timeline], ReportOptions())
+    told = {(fix.rule, fix.stage) for fix in report.answer.fixes}
+    assert report.answer.fixes[0].rule == "attention.replan"
+    assert "enable_cudnn_sdp(False)" in report.answer.fixes[0].action
+    assert {("attention.replan", "LLM@decode_step"), ("serve.schedule", "LLM@schedule")} <= told
+    assert not [rule for rule, _ in told if rule == "host.data"]
+    steps = {
+        key.partition("@")[2]: found.inclusive.kernel_count for key, found in regions_of(report.main_scope).items()
+    }
+    assert {"prefill", "mixed_step", "decode_step"} <= set(steps)

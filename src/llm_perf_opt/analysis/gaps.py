@@ -201,7 +201,7 @@ class _Finder:
         `long`: which of the named gaps are long, that is `long_gaps`.
         """
         plans = np.zeros(len(long), dtype=np.bool_)
-        names = self.next_name[long_gaps]
+        names = self._next_kernel(long_gaps)
         attention = [
             number
             for number in np.unique(names).tolist()
@@ -209,6 +209,18 @@ class _Finder:
         ]
         plans[long] = np.isin(names, attention)
         return plans if plans.sum() >= _REPEATED else np.zeros_like(plans)
+
+    def _next_kernel(self, gaps: Int64s) -> Int64s:
+        """The names of what the gaps end with; of a kernel where that is a fill, with which it makes its memory ready."""
+        names, strings = self.next_name[gaps], self.timeline.strings
+        fills = np.isin(
+            names, [n for n in np.unique(names).tolist() if n != UNKNOWN and "memset" in strings[n].lower()]
+        )
+        kernels = self.timeline.kernels
+        mine = np.flatnonzero(kernels.process == self.process)
+        behind = np.searchsorted(kernels.start[mine], self.end[gaps])
+        of_kernel = np.append(kernels.name[mine], UNKNOWN)[behind]
+        return np.where(fills, of_kernel, names)
 
     def _ends_inside(self) -> bool:
         """Is the last gap long, behind all work, and does nothing begin on the host and fill it, not even an operator?

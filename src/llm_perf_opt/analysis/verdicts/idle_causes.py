@@ -27,6 +27,7 @@ _SIZE_WORDS = {10_000_000: "10 ms", 1_000_000: "1 ms", 100_000: "100 µs"}
 # What a profiler adds to: idle time that the program alone does not have goes off this first, and off short gaps.
 _DISTURBED = "launch"
 _ENGINE, _ENGINE_WORK = "engine", ("schedule", "update", "sample")  # ranges of the annotation
+_HOST_CODE = ("data", "python", "thread", "unseen")
 
 
 @define(frozen=True)
@@ -67,10 +68,16 @@ def causes_of(rules: Collection[str]) -> set[str]:
     return {name for name, used in entries.items() if any(words[one].rule in rules for one in used if words[one].rule)}
 
 
-def by_engine(idle: IdleTime) -> IdleTime:
-    """Of a server: what its engine does between steps is a cause of its own."""
-    causes = [evolve(one, cause=_ENGINE) if one.what in _ENGINE_WORK else one for one in idle.causes]
-    return evolve(idle, causes=causes)
+def by_engine(idle: IdleTime, region: str) -> IdleTime:
+    """Of a server: what its engine does between steps is a cause of its own, in the ranges for it whatever it is."""
+    inside = region in _ENGINE_WORK
+
+    def cause_of(cause: str, what: str) -> str:
+        return _ENGINE if what in _ENGINE_WORK or (inside and cause in _HOST_CODE) else cause
+
+    causes = [evolve(one, cause=cause_of(one.cause, one.what)) for one in idle.causes]
+    lines = [evolve(one, cause=cause_of(one.cause, "")) for one in idle.lines]
+    return evolve(idle, causes=causes, lines=lines)
 
 
 def undisturbed(idle: IdleTime, idle_ns: float) -> IdleTime:

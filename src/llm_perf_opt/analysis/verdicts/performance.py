@@ -229,7 +229,7 @@ class Evaluator:
             return None
         found = self.waiting.idle(region.key, by_gpu=split.basis == "gpu")
         if found is not None and self.phases:
-            found = by_engine(found)
+            found = by_engine(found, region.name)
         return found if found is None or split.profiled_wall is None else undisturbed(found, split.idle.of("ns"))
 
     def _formula(self, region: NCUProfileRegion) -> Formula:
