@@ -48,16 +48,18 @@ def wait_until(is_so: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def served(tmp_path: Path, *options: str) -> tuple[dict[str, Any], list[list[tuple[bool, int, int]]]]:
+def served(
+    tmp_path: Path, *options: str, server: Path = SERVER
+) -> tuple[dict[str, Any], list[list[tuple[int, int, int]]]]:
     """The report of a server that is measured, and what it recorded of its steps."""
     port, records, run = free_port(), tmp_path / "records.json", tmp_path / "run"
     url = ["--url", f"http://127.0.0.1:{port}"]
-    command = [sys.executable, str(SERVER), str(port), str(records)]
+    command = [sys.executable, str(server), str(port), str(records)]
     assert main(["measure", *options, *url, "--out", str(run), "--quiet", "--", *command]) == 0
     assert "ended in order" in (run / "measure" / "workload.log").read_text()
     steps, before = json.loads(records.read_text()), 8  # tokens of the request that is sent before the window
     while before > 0 and "--window-after" not in options:
-        before -= sum(made for _, _, made in steps.pop(0))
+        before -= sum(made for _, made, _ in steps.pop(0))
     return json.loads((run / "report.json").read_text()), steps
 
 
@@ -78,18 +80,31 @@ def test_a_server_under_load(tmp_path: Path) -> None:
     seen = json.loads((tmp_path / "run" / "measure" / "load.json").read_text())
     assert (seen["requests"]["answered"], seen["requests"]["failed"]) == (9, 0)
     assert (seen["output_tokens"], seen["prompt_tokens_mean"]) == (9 * 12, 90)
-    assert seen["output_tokens"] == sum(made for step in steps for _, _, made in step)
+    assert seen["output_tokens"] == sum(made for step in steps for _, made, _ in step)
     assert 0 < seen["ttft_s"]["p50"] <= seen["e2e_s"]["p50"]
     assert [d["code"] for d in report["diagnostics"] if d["code"] == "LOAD"] == ["LOAD"]
 
 
-def _phase(step: list[tuple[bool, int, int]]) -> str:
-    kinds = {decodes for decodes, _, _ in step}
+@pytest.mark.slow
+@pytest.mark.process
+@TORCH
+def test_a_server_whose_scheduler_runs_the_model_itself(tmp_path: Path) -> None:
+    load = ("--load", "9", "--concurrency", "3", "--prompt-tokens", "90", "--output-tokens", "12")
+    report, steps = served(tmp_path, *load, server=SERVER.with_name("sglang_server.py"))
+    regions = {region["key"]: region for region in report["scopes"][-1]["regions"]}
+    phases = Counter(_phase(step) for step in steps)
+    assert {key: regions[f"LLM@{key}"]["instances"] for key in phases} == phases
+    assert set(phases) == {"prefill", "mixed_step", "decode_step"}
+    assert {"LLM@schedule", "LLM@update"} <= set(regions)
+
+
+def _phase(step: list[tuple[int, int, int]]) -> str:
+    kinds = {before > 0 for _, _, before in step}
     return "mixed_step" if len(kinds) == 2 else "decode_step" if kinds == {True} else "prefill"
 
 
-def _made(steps: list[list[tuple[bool, int, int]]]) -> int:
-    return sum(made for step in steps if _phase(step) == "decode_step" for _, _, made in step)
+def _made(steps: list[list[tuple[int, int, int]]]) -> int:
+    return sum(made for step in steps if _phase(step) == "decode_step" for _, made, _ in step)
 
 
 @pytest.mark.slow

@@ -23,4 +23,4 @@ class Worker:
         time.sleep(STEP_S)
 
     def sample_tokens(self, grammar_output: Any) -> Any:
-        return self.logits.argmax(-1)
+        return self.logits.argmax(-1).tolist()

@@ -21,7 +21,7 @@ class Scheduler:
     def __init__(self) -> None:
         self.requests: dict[str, Request] = {}
         self.seen: set[str] = set()
-        self.records: list[list[tuple[bool, int, int]]] = []  # of each step: decodes, tokens read, tokens made
+        self.records: list[list[tuple[int, int, int]]] = []  # of each step: tokens read, made, made before
 
     def schedule(self) -> SchedulerOutput:
         left, new, cached, tokens = BUDGET, [], CachedRequestData(), {}
@@ -45,10 +45,10 @@ class Scheduler:
         made, record = [], []
         for name, count in scheduled.num_scheduled_tokens.items():
             request = self.requests[name]
-            decodes = request.made > 0
+            before = request.made
             request.computed += count
-            makes = decodes or request.computed == request.prompt
-            record.append((decodes, count, int(makes)))
+            makes = before > 0 or request.computed == request.prompt
+            record.append((count, int(makes), before))
             if makes:
                 request.made += 1
                 made.append((name, request.made == request.wanted))

@@ -1,0 +1,1 @@
+"""A stand-in: see sglang_server.py."""
