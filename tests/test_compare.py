@@ -154,6 +154,16 @@ def test_ranges_that_are_new_or_gone_are_named(base: Side, tmp_path: Path) -> No
     assert any(sentence.startswith("Gone: LLM@") for sentence in found.sentences)
 
 
+def test_waiting_that_changed_is_told_by_what_the_host_did(base: Side) -> None:
+    """Once warm, attention is planned no more; nothing else has changed in a step."""
+    found = compare(open_side(recording("nsys*-decoder-8layers.sqlite"), quiet=True), base)
+    first = found.region(STEP).causes[0]
+    assert first.kind == "idle"
+    assert first.what == "the GPU waits less before attention, which is planned anew"
+    assert first.delta_ns == pytest.approx(found.region(STEP).delta_ns, rel=0.05)
+    assert adds_up(found)
+
+
 def test_the_same_recording_is_the_same(base: Side) -> None:
     found = compare(base, base)
     assert found.verdict == "same"

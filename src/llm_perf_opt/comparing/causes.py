@@ -15,8 +15,10 @@ from collections.abc import Sequence
 from attrs import define
 
 from llm_perf_opt.comparing.comparison import GONE, GRID, NEW, ORDER, Cause, ExactChange, KernelPair
+from llm_perf_opt.comparing.exact import count_text
+from llm_perf_opt.comparing.idle_change import idle_causes
 from llm_perf_opt.comparing.matching import GRAPH
-from llm_perf_opt.comparing.side import COPIED, LAUNCHES, REPLAYS, SYNCS, KernelUse, LaunchLines, RegionSide
+from llm_perf_opt.comparing.side import KernelUse, LaunchLines, RegionSide
 from llm_perf_opt.regions.names import visible
 from llm_perf_opt.report.text import counted, quantity
 
@@ -24,6 +26,7 @@ _NOT_RECORDED = "what the GPU did was not recorded on both sides: llm-perf profi
 _MOST = 16  # causes listed of a region, the largest; what is left is one more
 _SMALL = 0.005  # of the largest cause: what is less is no cause worth a line
 _ROUNDING = 0.5  # ns
+_TELLING = 0.1  # of the change: idle time that changed by less is one cause, whatever the host did
 _CLOCKS = 0.005  # a clock that differs by less explains nothing
 _MORE_WORK = 0.01  # the same of counters and grids
 
@@ -47,16 +50,17 @@ def find_causes(
         return [Cause("not recorded", _NOT_RECORDED, change)] if change else []
     if not detailed:
         busy = after.busy_ns - before.busy_ns
-        parts = [Cause("other", "its GPU work", busy), Cause("idle", _why_idle(change - busy, exact), change - busy)]
-        return _listed(parts, change)
+        idle = idle_causes(before, after, change - busy, exact, detailed=False)
+        return _listed([Cause("other", "its GPU work", busy), *idle], change)
     slower = _clock_ratio(clocks)
     known = {use.name for use in before.kernels} & {use.name for use in after.kernels}
     places = _Places(before.launch_lines(), after.launch_lines())
     found = [cause for pair in pairs for cause in _of_pair(pair, slower, known, places)]
     work = [sum(use.time_ns for use in region.kernels) for region in (before, after)]
-    idle = (times[1] - after.busy_ns) - (times[0] - before.busy_ns)
+    idle_ns = (times[1] - after.busy_ns) - (times[0] - before.busy_ns)
     overlap = (work[0] - before.busy_ns) - (work[1] - after.busy_ns)
-    found += [Cause("idle", _why_idle(idle, exact), idle), Cause("overlap", _side_by_side(overlap), overlap)]
+    found += idle_causes(before, after, idle_ns, exact, detailed=abs(idle_ns) > _TELLING * abs(change))
+    found.append(Cause("overlap", _side_by_side(overlap), overlap))
     return _listed(found, change)
 
 
@@ -104,7 +108,7 @@ def _of_pair(pair: KernelPair, slower: float, known: set[str], places: _Places) 
         # Of a kernel that both have, on a grid that one has: not new.
         kind = "launches" if use.name in known and use.kind == "kernel" else f"{pair.how} {use.kind}"
         more = "more" if pair.how == NEW else "fewer"
-        count = _count(use.calls)
+        count = count_text(use.calls)
         what = f"{count} {more} launches of {_name(use)}{_on_grid(use)}" if kind == "launches" else _times(use, count)
         return [Cause(kind, what + where, pair.delta_ns)]
     return _of_both(pair.before[0], pair.after[0], pair.how, slower, where)
@@ -118,7 +122,7 @@ def _of_both(old: KernelUse, now: KernelUse, how: str, slower: float, where: str
     if more:
         word = "more" if more > 0 else "fewer"
         noun = "launches" if old.kind == "kernel" else "copies" if old.kind == "copy" else "replays"
-        what = f"{_count(abs(more))} {word} {noun} of {_name(old)}{where}"
+        what = f"{count_text(abs(more))} {word} {noun} of {_name(old)}{where}"
         found.append(Cause("launches", what, more * each[0]))
     name = _name(now)
     work, why = _work_ratio(old, now, how)
@@ -156,28 +160,11 @@ def _work_ratio(old: KernelUse, now: KernelUse, how: str) -> tuple[float, str]:
 
 
 def _pace(name: str, use: KernelUse, each: Sequence[float]) -> str:
-    return f"{name}: {quantity(each[0], 'ns')} → {quantity(each[1], 'ns')} a launch, {_count(use.calls)} of them"
+    return f"{name}: {quantity(each[0], 'ns')} → {quantity(each[1], 'ns')} a launch, {count_text(use.calls)} of them"
 
 
 def _times(use: KernelUse, count: str) -> str:
     return f"{_name(use)}, {count} {'launch' if count == '1' else 'launches'}"
-
-
-def _why_idle(delta: float, exact: Sequence[ExactChange]) -> str:
-    """The GPU waits longer: what the exact counts have to say about it."""
-    changed = {one.what: one for one in exact if one.changed}
-    reasons = []
-    replays, launches, syncs = (changed.get(what) for what in (REPLAYS, LAUNCHES, SYNCS))
-    if replays is not None and (replays.after < replays.before) == (delta > 0):
-        gone = "the CUDA graph is gone" if not replays.after else "fewer CUDA graph replays"
-        new = "there is a CUDA graph now" if not replays.before else "more CUDA graph replays"
-        reasons.append(f"{gone if delta > 0 else new} ({_numbers(replays)})")
-    if syncs is not None and (syncs.after > syncs.before) == (delta > 0):
-        reasons.append(f"synchronisations {_numbers(syncs)}")
-    if launches is not None and (launches.after > launches.before) == (delta > 0):
-        reasons.append(f"launches {_numbers(launches)}")
-    waits = "the GPU waits longer" if delta > 0 else "the GPU waits less"
-    return f"{waits}: {', '.join(reasons)}" if reasons else waits
 
 
 def _side_by_side(delta: float) -> str:
@@ -197,22 +184,6 @@ def _listed(found: list[Cause], change: float) -> list[Cause]:
     if len(ordered) > len(kept) and abs(rest) > _ROUNDING:
         kept.append(Cause("other", counted(len(ordered) - len(kept), "smaller change"), rest))
     return kept
-
-
-def describe_exact(one: ExactChange) -> str:
-    """`launches 300 → 372`."""
-    return f"{one.what} {_numbers(one)}"
-
-
-def _numbers(one: ExactChange) -> str:
-    unit = "byte" if one.what in (COPIED, "DRAM bytes", "peak memory") else ""
-    if unit or max(abs(one.before), abs(one.after)) >= 1e6:
-        return f"{quantity(one.before, unit)} → {quantity(one.after, unit)}"
-    return f"{_count(one.before)} → {_count(one.after)}"
-
-
-def _count(value: float) -> str:
-    return f"{round(value):,}" if abs(value - round(value)) < 0.005 else f"{value:,.2f}"
 
 
 def _name(use: KernelUse) -> str:

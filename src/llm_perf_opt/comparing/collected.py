@@ -7,7 +7,7 @@ for, are left out.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
 from attrs import define, evolve
@@ -20,6 +20,7 @@ from llm_perf_opt.analysis.scopes import AGGREGATE, ScopePart, timeline_scopes
 from llm_perf_opt.analysis.steady import SteadyTimeline
 from llm_perf_opt.analysis.timeline_counters import TimelineCounters
 from llm_perf_opt.analysis.verdicts.counted_work import with_totals
+from llm_perf_opt.analysis.waiting import Waiting
 from llm_perf_opt.comparing.side import (
     COPIED,
     COPIES,
@@ -233,10 +234,19 @@ class _Collected:
         counts.update({what: float(total) / instances for what, total in per_instance.items()})
         region._kernels = partial(self.work.uses_of, number, instances)
         region._order = partial(self.work.order_of, number)
+        region._idle = partial(self._idle_by_cause, region.key, instances)
         if self.code is not None:
             region._lines = partial(_launch_lines, self.code, region.key, instances)
         if self.work.has_counters:
             _add_counters(region)
+
+    @cached_property
+    def _waiting(self) -> Waiting:
+        return Waiting(self.warmth)
+
+    def _idle_by_cause(self, key: str, instances: int) -> dict[str, float]:
+        idle = self._waiting.idle(key)
+        return {cause: time / instances for cause, time in idle.by_cause().items()} if idle is not None else {}
 
     def _gpu_side(self) -> Callable[[int], Times | None]:
         """What the steady instances of a region take on the GPU, from the first start to the last end of their work."""

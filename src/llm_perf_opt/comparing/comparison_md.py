@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from llm_perf_opt.comparing.causes import describe_exact
 from llm_perf_opt.comparing.comparison import Comparison, RegionComparison
+from llm_perf_opt.comparing.exact import describe_exact
 from llm_perf_opt.comparing.sentences import percent, signed
 from llm_perf_opt.report.md_syntax import code, plain, table
 from llm_perf_opt.report.text import duration

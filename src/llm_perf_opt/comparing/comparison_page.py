@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from llm_perf_opt.comparing.causes import describe_exact
 from llm_perf_opt.comparing.comparison import Comparison, KernelPair, RegionComparison
 from llm_perf_opt.comparing.comparison_md import HEADLINES, VERDICT_WORDS
+from llm_perf_opt.comparing.exact import describe_exact
 from llm_perf_opt.comparing.sentences import percent, signed
 from llm_perf_opt.comparing.side import Floats
 from llm_perf_opt.regions.names import visible

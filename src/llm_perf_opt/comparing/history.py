@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 from attrs import Factory, define
 
-from llm_perf_opt.comparing.causes import describe_exact
-from llm_perf_opt.comparing.exact import compare_counts
+from llm_perf_opt.comparing.exact import compare_counts, describe_exact
 from llm_perf_opt.comparing.side import RegionSide, Side, sources_of
 
 _LEAST_CHANGE = math.log1p(0.02)

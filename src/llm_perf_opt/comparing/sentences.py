@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from llm_perf_opt.comparing.causes import describe_exact, replaced_names
+from llm_perf_opt.comparing.causes import replaced_names
 from llm_perf_opt.comparing.comparison import NOT_COMPARABLE, ORDER, SAME, UNSURE, Cause, KernelPair, RegionComparison
+from llm_perf_opt.comparing.exact import describe_exact
 from llm_perf_opt.comparing.matching import GRAPH
 from llm_perf_opt.report.text import duration
 

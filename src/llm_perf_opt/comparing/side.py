@@ -127,6 +127,7 @@ class RegionSide:
     # Signatures in the order of their launches, of one instance; empty where it is not known.
     _order: Callable[[], list[SignatureKey]] | None = None
     _lines: Callable[[], LaunchLines] | None = None  # None: the recording tells of no code
+    _idle: Callable[[], dict[str, float]] | None = None  # None: the gaps of its GPU are not known
     _shares: dict[str, float] | None = None
 
     @property
@@ -151,6 +152,10 @@ class RegionSide:
 
     def launch_lines(self) -> LaunchLines:
         return self._lines() if self._lines is not None else {}
+
+    def idle_by_cause(self) -> dict[str, float] | None:
+        """What the host did while the GPU waited, ns of an instance; None where no recording tells."""
+        return self._idle() if self._idle is not None else None
 
     @property
     def has_work(self) -> bool:
