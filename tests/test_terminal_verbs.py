@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from attrs import evolve
 
 from conftest import recording, report
 from llm_perf_opt.agents.questions import Questions
@@ -15,6 +16,7 @@ from llm_perf_opt.cli.main import build_parser, main
 from llm_perf_opt.options.declared import OPTIONS
 from llm_perf_opt.options.help_groups import GROUPS, grouped_flags
 from llm_perf_opt.regions.names import UNSAFE
+from llm_perf_opt.report.closing import next_of
 from llm_perf_opt.report.headline import read_headline
 from llm_perf_opt.report.write import write_report
 from test_hostile_names import hostile_export
@@ -134,6 +136,25 @@ def test_what_is_typed_next_works(capsys: pytest.CaptureFixture[str]) -> None:
     main(["report", str(TRAIN), "--out", "out", "--format", "json"])
     following = capsys.readouterr().out.strip().splitlines()[-1].removeprefix("Next: llm-perf ")
     assert main(following.split()) == 0
+
+
+def test_what_comes_after_a_server_keeps_its_load() -> None:
+    serving = {"load": 24, "concurrency": 8, "url": "http://127.0.0.1:8123", "load_command": None, "keep": False}
+    ran = {"workload": ["python", "serve.py"], "settings": serving}
+    fixable = evolve(report(WARM), environment={"run": ran})
+    assert fixable.answer.fixes
+    assert next_of(fixable, Path("run")) == "change the program, run it again, then: llm-perf compare run NEW_RUN"
+    scope = fixable.main_scope
+    assert scope is not None
+    timed = evolve(
+        fixable, scopes=[evolve(scope, totals=evolve(scope.totals, gpu_time_ns=None))]
+    )  # as `measure` leaves
+    assert (
+        next_of(timed, Path("run"))
+        == (
+            "llm-perf profile --load 24 --url http://127.0.0.1:8123 -- python serve.py"  # what is as by default is not typed
+        )
+    )
 
 
 # -- the result of a run, from the beginning of its report -----------------------------------------------

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
+from typing import Any
 
+from llm_perf_opt.options.serving import SERVING
 from llm_perf_opt.regions.model import NCUProfileRegionReport
 from llm_perf_opt.regions.names import printable
 from llm_perf_opt.regions.ranking import is_host_only, stage_regions
@@ -43,10 +45,10 @@ def next_of(report: NCUProfileRegionReport, out: Path) -> str:
     place, stage = shlex.quote(str(out)), shlex.quote(report.answer.stage)
     if not report.answer.stage:
         return ""
-    program = _program(report)
+    program, serving = _program(report), _serving(report)
     if program and is_host_only(report):
-        return f"llm-perf profile -- {program}"
-    if program and report.answer.fixes and not any(fix.tried for fix in report.answer.fixes):
+        return shlex.join(["llm-perf", "profile", *serving, "--"]) + f" {program}"
+    if program and not serving and report.answer.fixes and not any(fix.tried for fix in report.answer.fixes):
         return f"llm-perf try -- {program}"
     if program:
         return f"change the program, run it again, then: llm-perf compare {place} NEW_RUN"
@@ -55,9 +57,26 @@ def next_of(report: NCUProfileRegionReport, out: Path) -> str:
 
 def _program(report: NCUProfileRegionReport) -> str:
     """The command that was run; one that is long, or of which something is hidden, is left for the reader to fill in."""
-    facts = report.environment.get("run")
-    words = (facts.get("workload") or facts.get("command")) if isinstance(facts, dict) else None
+    facts = _run_facts(report)
+    words = facts.get("workload") or facts.get("command")
     if not isinstance(words, list) or not words or not all(isinstance(word, str) for word in words):
         return ""
     text = shlex.join(words)
     return "CMD" if len(text) > _LONGEST_COMMAND or HIDDEN.search(text) else text
+
+
+def _serving(report: NCUProfileRegionReport) -> list[str]:
+    """The options without which a server would wait for requests for ever; none of a program that ends by itself."""
+    settings = _run_facts(report).get("settings")
+    words: list[str] = []
+    for option in SERVING:
+        value = settings.get(option.dest) if isinstance(settings, dict) else None
+        if value not in (None, option.default):
+            shown = option.metavar if HIDDEN.search(str(value)) else str(value)
+            words += [option.flag] if option.kind == "switch" else [option.flag, shown]
+    return words
+
+
+def _run_facts(report: NCUProfileRegionReport) -> dict[str, Any]:
+    facts = report.environment.get("run")
+    return facts if isinstance(facts, dict) else {}
