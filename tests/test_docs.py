@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import lzma
-import math
 import re
 import shlex
 import sys
@@ -66,8 +65,8 @@ def test_the_answer_quoted_in_the_readme_is_what_the_demo_says(desk: Path, capsy
     main(["demo"])
     shown = capsys.readouterr().out.splitlines()
     readme = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
-    quoted = [line for line in readme if line.startswith(("Where: ", "Why: ", "Do first: ", "LLM@"))]
-    assert len(quoted) >= 5
+    quoted = [line for line in readme if line.startswith(("Where: ", "Why: ", "Do first: "))]
+    assert len(quoted) == 3
     assert {line.rstrip() for line in quoted} <= {line.rstrip() for line in shown}
 
 
@@ -140,11 +139,6 @@ def test_the_accuracy_in_the_readme_is_the_measured_one() -> None:
         f"DRAM bytes read within {off_by(joined, 'DRAM read')} %, L2 bytes within {off_by(joined, 'L2 traffic')} % "
         f"(all counters, also the one that is off by {worst:.1f} %:"
     ) in readme
-    whole = result("bridge-h200")["parts"]["truth"]["figures"]["rows"]
-    assert off_by(whole, "tensor operations") == "0.0"
-    assert float(off_by(whole, "DRAM bytes")) <= 1
-    assert "tensor operations exact, DRAM bytes of both stages within 1 % and L2 bytes within " in readme
-    assert math.ceil(10 * float(off_by(whole, "L2 bytes"))) / 10 <= 1.2
 
 
 def test_the_cost_of_annotation_is_the_measured_one() -> None:
@@ -157,12 +151,40 @@ def test_the_cost_of_annotation_is_the_measured_one() -> None:
     assert f"{shares[0]} and (with {ranges} module ranges) {shares[1]} of a decode step of {step}" in page
 
 
-def test_the_speed_in_the_readme_is_the_measured_one() -> None:
-    speed, page = result("report-speed"), (ROOT / "README.md").read_text()
-    assert f"A timeline of {speed['timeline']['kernels'] / 1e6:.2f} million kernels" in page
+def test_the_numbers_of_the_readme_are_the_measured_ones() -> None:
+    page = (ROOT / "README.md").read_text(encoding="utf-8")
+    speed, html, answers = result("report-speed"), result("html-page")["pages"]["decoder, repeated"], result("answers")
+    programs = ("eager", "graph", "train", "long")
     ours, fetching = (speed["figures"][name] for name in ("llm-perf report", "sqlite3 fetchall"))
-    assert f"in {ours['wall_s'] / fetching['wall_s']:.1f} times what Python's `sqlite3` needs just to fetch" in page
     assert 0.45 < ours["peak_rss_mb"] / fetching["peak_rss_mb"] < 0.55
+    tried = {row["program"]: row for row in result("try-levers-h200")["rows"]}
+    graph, tokens = tried["generate_warm"]["levers"][0], 60
+    low, high = graph["interval"]
+    whole, lines = result("bridge-h200")["parts"]["measured"]["figures"], result("lines-h200")
+    rules, compared, served = result("rules-h200"), result("compare-h200"), result("serving-h200")["parts"]["http"]
+    assert served["wrong"] == 0
+    assert abs(served["rate_off"]) < 0.001
+    for text in (
+        f"[{speed['timeline']['kernels'] / 1e6:.2f} million kernels]",
+        f"in {ours['wall_s'] / fetching['wall_s']:.1f} times what Python's `sqlite3` needs just to fetch",
+        f"| as it is | {graph['before'] / 1e6:.0f} ms | {graph['before'] / 1e6 / tokens:.1f} ms |",
+        f"| {graph['after'] / 1e6:.0f} ms | {graph['after'] / 1e6 / tokens:.1f} ms | the same to the bit, in all 102 calls",
+        f"**{graph['gain']:.2f} times as fast** ({low:.2f} to {high:.2f})",
+        f"predicted from the recording: {graph['predicted_gain']:.2f} times",
+        f"`llm-perf try -- python tried.py generate_warm`, {tried['generate_warm']['took_s']:.0f} seconds later",
+        f"[{tried['moe']['levers'][0]['gain']:.2f} times as fast](benchmarks/results/try-levers-h200.md)",
+        f"[{whole['profile_s']:.0f} s instead of {whole['alone_after_s']:.0f} s](benchmarks/results/bridge-h200.md)",
+        f"[{answers['right']} of {len(answers['cases'])} recordings](benchmarks/results/answers.md), wrong for none.",
+        f"[{rules['recognised']} of {rules['programs']}](benchmarks/results/rules-h200.md) planted problems recognised, "
+        f"the gain within a factor of 1.5 for {rules['within_factor']}; no fix proposed for {len(rules['tuned'])} well-tuned",
+        f"[{100 * min(lines[name]['table_share'] for name in programs):.1f} % of the GPU time](benchmarks/results/lines",
+        f"100 % in three of four programs, {100 * lines['long']['right_share_of_time']:.0f} % in the fourth",
+        f"[{len(compared['planted'])} of {len(compared['planted'])}](benchmarks/results/compare-h200.md) planted changes",
+        f"[{served['recorded']} of {served['steps']}](benchmarks/results/serving-h200.md) steps",
+        f"{html['bytes'] / 1e6:.1f} MB, painted after {html['first_paint_ms']} ms",
+    ):
+        assert text in page, text
+    assert (answers["wrong"], rules["tuned_with_fixes"]) == (0, 0)
 
 
 def test_the_accuracy_for_the_ocr_model_is_the_measured_one() -> None:
@@ -193,11 +215,6 @@ def test_the_costs_in_the_documentation_are_the_measured_ones() -> None:
         f"with `--run-to-end` they take {steps['counters_s_run_to_end']:.1f} s",
     ):
         assert text in page
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert f"[{measured['profile_s']:.0f} seconds](benchmarks/results/bridge-h200.md)" in readme
-    assert f"{measured['times_alone']:.1f} times the program alone ({profile['profile_s']:.0f} seconds with" in readme
-    assert f"from counters of {measured['results']}" in readme
-    assert f"would take {hours:.1f} hours" in readme
     comparison = (ROOT / "docs" / "comparison.md").read_text(encoding="utf-8")
     assert f"[the whole command took {measured['profile_s']:.0f} s](../benchmarks/results/bridge-h200.md)" in comparison
     assert f"the program alone {figures['alone']['alone_s']:.1f} s." in comparison
