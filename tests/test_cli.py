@@ -17,7 +17,7 @@ import jsonschema
 import pytest
 
 import llm_perf_opt
-from llm_perf_opt.cli.main import _parsed, main
+from llm_perf_opt.cli.main import _parsed, build_parser, main
 from llm_perf_opt.report.schema import build_schema, shipped_schema
 from printed import check_printed
 from synthetic import make_export
@@ -397,6 +397,11 @@ def test_a_report_without_regions_names_no_folder_of_regions(
     assert main(["report", str(TRAIN), "--include", "nothing*", "--out", str(tmp_path / "out")]) == 0
     assert not (tmp_path / "out" / "regions").exists()
     assert "regions/" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("typed", "seconds"), [("40", 40), ("40s", 40), ("2m", 120), ("1e3", 1000)])
+def test_a_time_limit_is_typed_as_any_other_time(typed: str, seconds: float) -> None:
+    assert build_parser().parse_args(["measure", "--timeout", typed, "--", "python"]).timeout == seconds
 
 
 @pytest.mark.process

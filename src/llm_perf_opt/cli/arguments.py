@@ -100,14 +100,22 @@ def _typed(kind: Kind) -> Callable[[str], int | float]:
 
     def parse(text: str) -> int | float:
         try:
-            number = float(text) if kind == "seconds" else int(text)
-        except ValueError:
+            number = _seconds(text) if kind == "seconds" else int(text)
+        except (ValueError, UserError):
             number = -1
         if not fits(kind, number):
             raise argparse.ArgumentTypeError(f"{text!r} is not {ALLOWED[kind]}")
         return number
 
     return parse
+
+
+def _seconds(text: str) -> float:
+    """`40`, and `40s` or `2m` as the options that take a time."""
+    try:
+        return float(text)
+    except ValueError:
+        return parse_seconds(text)
 
 
 def _kernel(text: str) -> str:
