@@ -1,0 +1,42 @@
+"""What is measured on a GPU, piece by piece: every piece is a benchmark there is, and time that is short begins none."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
+import on_gpu
+from provenance import RESULTS
+
+
+def test_every_piece_is_a_program_of_its_own_name() -> None:
+    assert len({piece.name for piece in on_gpu.PIECES}) == len(on_gpu.PIECES)
+    assert all((on_gpu.HERE / piece.words[0]).is_file() for piece in on_gpu.PIECES)
+
+
+def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, program: str, within: str = "9") -> int:
+    (tmp_path / "measure.py").write_text(program)
+    piece = on_gpu.Piece("one", (str(tmp_path / "measure.py"),), "one-h200", 5)
+    monkeypatch.setattr(on_gpu, "PIECES", (piece,))
+    monkeypatch.setattr(sys, "argv", ["on_gpu.py", "--out", str(tmp_path / "out"), "--within", within])
+    return on_gpu.main()
+
+
+@pytest.mark.process
+def test_results_go_where_earlier_ones_are(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    program = "import sys; print('measured'); open(sys.argv[-1] + '.json', 'w').write('{}'); sys.exit(1)"
+    assert run(monkeypatch, tmp_path, program) == 1
+    assert json.loads((tmp_path / "out" / "on-gpu.json").read_text())["one"]["exit_code"] == 1
+    assert (tmp_path / "out" / "on-gpu.log").read_text() == "\n== one\nmeasured\n"
+    assert (tmp_path / "out" / "one-h200.json").read_text() == "{}"
+    earlier = next(RESULTS.glob("lines-h200.json"))
+    assert (tmp_path / "out" / earlier.name).read_text() == earlier.read_text()
+
+
+def test_a_piece_that_would_not_end_in_time_is_not_begun(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert run(monkeypatch, tmp_path, "raise SystemExit(1)", within="4") == 0
+    assert not (tmp_path / "out" / "on-gpu.json").exists()
