@@ -66,7 +66,7 @@ def _program(report: NCUProfileRegionReport) -> str:
 
 
 def _serving(report: NCUProfileRegionReport) -> list[str]:
-    """The options without which a server would wait for requests for ever; none of a program that ends by itself."""
+    """The options without which a server would never end; none of a program that ends by itself."""
     settings = _run_facts(report).get("settings")
     words: list[str] = []
     for option in SERVING:
