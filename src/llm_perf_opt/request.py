@@ -19,6 +19,7 @@ from llm_perf_opt.errors import UserError
 from llm_perf_opt.metrics.groups import DEFAULT_LEVEL
 from llm_perf_opt.metrics.hardware import parse_overrides
 from llm_perf_opt.nsight.ncu.argv import NcuOptions
+from llm_perf_opt.nsight.ncu.rank_options import Lockstep
 from llm_perf_opt.nsight.nsys.argv import NsysOptions
 from llm_perf_opt.nsight.nsys.gpu_metrics import DEFAULT_HZ
 from llm_perf_opt.nsight.option_values import expressions
@@ -67,6 +68,7 @@ class CounterRequest:
     run_to_end: bool = False  # let the program go on under the profilers when they have all they need
     verify: bool = False  # measure the regions as wholes too, and hold the estimates against that
     timeout_s: float | None = None
+    lockstep: Lockstep | None = None  # ranks that ncu keeps in step; None: there is one
 
 
 @define(frozen=True, kw_only=True)

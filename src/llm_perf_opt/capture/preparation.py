@@ -13,6 +13,7 @@ from llm_perf_opt.capture.context import Tools
 from llm_perf_opt.errors import UserError
 from llm_perf_opt.nsight.help_text import validate
 from llm_perf_opt.nsight.ncu.argv import ncu_arguments, without_unknown_defaults
+from llm_perf_opt.nsight.ncu.rank_options import in_lockstep
 from llm_perf_opt.nsight.nsys.argv import nsys_arguments
 from llm_perf_opt.nsight.tools import Asked, Tool, known_options
 from llm_perf_opt.planning.by_hand import instances_to_take
@@ -38,7 +39,10 @@ def ready(request: ProfileRequest, asked: Asked | None = None) -> tuple[ProfileR
     if tools.nsys is not None:
         _refuse_unknown(nsys_arguments("run", options=request.timeline.options), tools.nsys)
     if tools.ncu is not None:
-        options = without_unknown_defaults(request.counters.options, known_options(tools.ncu))
+        known = known_options(tools.ncu)
+        options = without_unknown_defaults(request.counters.options, known)
+        if request.counters.lockstep is not None:
+            options = in_lockstep(options, request.counters.lockstep, known, str(tools.ncu))
         _refuse_unknown(ncu_arguments("run", options=options), tools.ncu)
         request = attrs.evolve(request, counters=attrs.evolve(request.counters, options=options))
     return request, tools

@@ -2,6 +2,7 @@
 
 Ranks that were not chosen become the program itself. The others take one recording each, in a run directory of their
 own below a folder they share, for all ranks have to run the program together, and so the same number of times: once.
+One of them may run it under ncu instead (`--counter-rank`): its counters are joined to the timelines of the others.
 Whoever is done last makes the report of all; `llm-perf report FOLDER` makes it again, or where a rank was lost.
 """
 
@@ -23,13 +24,15 @@ from attrs import define
 from llm_perf_opt.api import inputs
 from llm_perf_opt.api.reporting import INSIDE_RUN, Showing, make_report, publish
 from llm_perf_opt.capture.preparation import check_program, known_patterns
+from llm_perf_opt.diagnosis import Diagnosis, diagnose
 from llm_perf_opt.errors import ExitCode, UserError
 from llm_perf_opt.inject.place import Place, place_in_job
 from llm_perf_opt.json_output import print_json
-from llm_perf_opt.options.of_jobs import CHOSEN_RANKS
+from llm_perf_opt.nsight.ncu.rank_options import LONGEST_S, Lockstep, without_collectives
+from llm_perf_opt.options.of_jobs import CHOSEN_RANKS, COUNTER_RANK
 from llm_perf_opt.options.of_trials import TRY
 from llm_perf_opt.report.renderers import FORMATS
-from llm_perf_opt.request import ProfileRequest
+from llm_perf_opt.request import CounterRequest, ProfileRequest
 from llm_perf_opt.rundir.command_lines import clean_step
 from llm_perf_opt.rundir.inventory import RUNS
 from llm_perf_opt.rundir.job import JobFacts, claim_merge, join_job, ranks_over, wanted_ranks
@@ -49,6 +52,19 @@ class RankJob:
     place: Place
     choice: str
     out: Path  # of this rank
+    counted: str | None = None  # the rank that is run under ncu, or all; None: none is
+
+    def explain(self, request: ProfileRequest) -> Diagnosis:
+        """How the ranks run the program, and what that means for times and counters."""
+        if self.counted is None:
+            return diagnose("RANKS_START_ONCE")
+        if not request.counters.enable:
+            return diagnose("RANKS_START_ONCE.counted", rank=self.counted)
+        options = request.counters.options
+        words = ["ncu", "--kernel-name-base", "mangled", "-k", options.kernel_name or "", *options.extra_args]
+        return diagnose(
+            "COUNTERS_OF_RANK", place=self.place.label, launches=request.counters.launches, command=shlex.join(words)
+        )
 
     @property
     def expected(self) -> int | None:
@@ -111,17 +127,19 @@ def join(request: ProfileRequest, made_by: str) -> tuple[ProfileRequest, RankJob
 
     A rank that was not chosen does not come back: it is the program from now on.
     """
-    place, choice = place_in_job(), request.value(CHOSEN_RANKS)
+    place, choice, counted = place_in_job(), request.value(CHOSEN_RANKS), request.value(COUNTER_RANK)
     if place is None:
         wanted_ranks(choice, None)
-        if choice != CHOSEN_RANKS.default:
+        if choice != CHOSEN_RANKS.default or counted is not None:
+            option = "--ranks" if counted is None else "--counter-rank"
             raise UserError(
-                "--ranks chooses among the ranks of a launcher, and this process is none of them.",
+                f"{option} chooses among the ranks of a launcher, and this process is none of them.",
                 "Start one llm-perf for each rank: srun llm-perf …, mpirun llm-perf …, or torchrun --no-python … llm-perf …",
             )
         return None
     _refuse_several_runs(request)
     check_program(request.command)
+    _check_counted(counted, choice, place, request)
     if not _is_chosen(place, choice):
         _become(request.command)
     folder = Path(request.out) if request.out else _folder_of(place)
@@ -138,14 +156,51 @@ def join(request: ProfileRequest, made_by: str) -> tuple[ProfileRequest, RankJob
     out = join_job(folder, facts, place.rank)
     # One start of the program on every rank: it is recorded, or only timed.
     recorded = request.timeline.enable
+    measure = attrs.evolve(request.measure, enable=not recorded)
+    counters = attrs.evolve(request.counters, enable=False, run_to_end=True)
+    timeline = request.timeline
+    if counted in ("all", str(place.rank)):
+        timeline, counters = attrs.evolve(timeline, enable=False), _beside_others(counters, counted, place)
     request = attrs.evolve(
-        request,
-        out=str(out),
-        label=place.label,
-        measure=attrs.evolve(request.measure, enable=not recorded),
-        counters=attrs.evolve(request.counters, enable=False, run_to_end=True),
+        request, out=str(out), label=place.label, measure=measure, timeline=timeline, counters=counters
     )
-    return request, RankJob(folder, place, choice, out)
+    return request, RankJob(folder, place, choice, out, counted)
+
+
+def _check_counted(counted: str | None, choice: str, place: Place, request: ProfileRequest) -> None:
+    """Refuse, on all ranks alike, a rank for counters that is not there or not profiled."""
+    if counted is None or counted == "all":
+        return
+    if not counted.isdecimal() or len(counted) > 6 or (place.size is not None and int(counted) >= place.size):
+        last = "" if place.size is None else f", 0 to {place.size - 1}"
+        raise UserError(f"--counter-rank {counted!r} is no rank of this job.", f"Give its number{last}, or all.")
+    wanted = wanted_ranks(choice, place.size) if choice != "one-per-node" else {0}
+    if wanted is not None and int(counted) not in wanted:
+        raise UserError(
+            f"--counter-rank {counted} is not among the ranks that are profiled, --ranks {choice}.",
+            "Name it in both, or leave --ranks away.",
+        )
+    if not request.counters.enable:
+        raise UserError("--counter-rank takes counters, and --no-counters takes none.", "Give one of them.")
+
+
+def _beside_others(asked: CounterRequest, counted: str, place: Place) -> CounterRequest:
+    """One start under ncu, in step with ranks that are not, or that are too."""
+    lockstep = None
+    if counted == "all":
+        if place.size is None:
+            raise UserError(f"{place.launcher} does not say how many ranks there are.", "Name one: --counter-rank 0")
+        lockstep = Lockstep(place.size, os.environ.get("MASTER_ADDR") or "127.0.0.1")
+    return attrs.evolve(
+        asked,
+        enable=True,
+        options=without_collectives(asked.options, asked.launches),
+        windows=False,
+        fallback=False,
+        verify=False,
+        timeout_s=asked.timeout_s or LONGEST_S,
+        lockstep=lockstep,
+    )
 
 
 def _refuse_several_runs(request: ProfileRequest) -> None:

@@ -56,9 +56,10 @@ def values_of(arguments: argparse.Namespace) -> dict[Option[Any], Any]:
 def of_rank(request: ProfileRequest, verb: str) -> tuple[ProfileRequest, RankJob | None]:
     """What this rank of a job is asked for; the request itself where no launcher says that there are ranks."""
     from llm_perf_opt.inject.place import place_in_job
-    from llm_perf_opt.options.of_jobs import CHOSEN_RANKS
+    from llm_perf_opt.options.of_jobs import CHOSEN_RANKS, COUNTER_RANK
 
-    if place_in_job() is None and request.value(CHOSEN_RANKS) == CHOSEN_RANKS.default:
+    chosen = request.value(CHOSEN_RANKS) != CHOSEN_RANKS.default or request.value(COUNTER_RANK) is not None
+    if place_in_job() is None and not chosen:
         return request, None
     from llm_perf_opt.capture.rank_job import join  # here: most runs have no ranks, and it takes a while to import
 

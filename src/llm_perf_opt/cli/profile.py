@@ -7,7 +7,6 @@ import contextlib
 from pathlib import Path
 
 from llm_perf_opt.cli.arguments import given_of, of_rank, stored_values, values_of
-from llm_perf_opt.diagnosis import diagnose
 from llm_perf_opt.errors import ExitCode, UserError
 
 HELP = "profile a program: its own times, a timeline, counters of a few launches of each kernel, and the report"
@@ -45,7 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
     request, job = of_rank(request, "profile")
     # The tools and nvidia-smi take their time to answer; what is needed next is imported meanwhile.
     with contextlib.ExitStack() as whole:
-        with Asked(nsys=True, ncu=request.counters.enable) as asked, GpusAsked() as gpus:
+        with Asked(nsys=request.timeline.enable, ncu=request.counters.enable) as asked, GpusAsked() as gpus:
             from llm_perf_opt.capture.preparation import ready
             from llm_perf_opt.capture.session import run_profile
             from llm_perf_opt.rundir.directory import RunDirectory
@@ -64,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
             whole.enter_context(directory.interrupted_in_order())
         shown = {"as_json": arguments.json, "quiet": arguments.quiet}
         if job is not None:
-            directory.manifest.diagnostics.append(diagnose("RANKS_START_ONCE"))
+            directory.manifest.diagnostics.append(job.explain(request))
             code = run_profile(request, tools, directory, quiet=arguments.quiet or arguments.json, silent=True)
             return job.finish(request, code, **shown)
         if not request.value(TRY):

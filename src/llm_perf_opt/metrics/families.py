@@ -72,6 +72,11 @@ def rules() -> tuple[Rule, ...]:
     return (*named, *(Rule(family.name, family.pattern) for family in families().values()))
 
 
+def any_case(family: str) -> str:
+    """The pattern of a family for an engine that knows upper from lower case and no flags, as that of ncu."""
+    return re.sub("[a-z]", lambda letter: f"[{letter[0]}{letter[0].upper()}]", families()[family].pattern.lower())
+
+
 @lru_cache(maxsize=1 << 18)  # fewer, and of a small hostile file every name is looked up anew, three times
 def family_of(kernel_name: str) -> str:
     """The family of a kernel, from its full name; `other` where no rule fits."""

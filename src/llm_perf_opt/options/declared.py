@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from llm_perf_opt.errors import UserError
-from llm_perf_opt.options.of_jobs import CHOSEN_RANKS
+from llm_perf_opt.options.of_jobs import CHOSEN_RANKS, COUNTER_RANK
 from llm_perf_opt.options.of_trials import LEVER_NAMES, TRIAL_BATCH, TRIAL_BUDGET, TRIAL_OUTPUT, TRIAL_RUNS, TRY
 from llm_perf_opt.options.option import Kind, Option
 from llm_perf_opt.options.serving import SERVING
@@ -94,6 +94,7 @@ _COMMAND_LINE: tuple[Option[Any], ...] = (
         help="Do not run the program by itself first: times are then those of the profiled run.",
     ),
     CHOSEN_RANKS,
+    COUNTER_RANK,
     INSTANCES,
     TRY,
     LEVER_NAMES,

@@ -58,7 +58,7 @@ def decide(
     if talks_between_processes(report):
         reason = "ncu runs kernels one at a time over all processes, so that collectives would deadlock"
         return CounterPlan(
-            skipped=f"the processes talk to each other with NCCL: {reason}. Profile one rank alone for counters"
+            skipped=f"the processes talk to each other with NCCL: {reason}. For those of one rank, start one llm-perf for each: torchrun --no-python … llm-perf profile --counter-rank 0 -- python …"
         )
     mode = request.counters.options.replay_mode
     if mode in RANGE_MODES and any(r.is_whole_recording for r in outermost(report)):

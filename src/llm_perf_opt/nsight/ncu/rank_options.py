@@ -1,0 +1,73 @@
+"""Counters of ranks that run beside others, without a deadlock.
+
+ncu runs a kernel several times, and one at a time. A collective that runs again waits for ranks that do not: it must
+never be replayed. So the first launches of every other kernel are taken of one rank, while the others run as they are;
+or of all ranks, where ncu keeps them in step itself (`--communicator`, `--lockstep-kernel-launch`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import attrs
+from attrs import define
+
+from llm_perf_opt.errors import UserError
+from llm_perf_opt.metrics.families import COLLECTIVE, any_case
+from llm_perf_opt.nsight.ncu.argv import NcuOptions
+
+LONGEST_S = 900.0  # under ncu, where nobody gave a time: longer than any timeout of NCCL, so that a hang ends somewhere
+_LOCKSTEP = "--lockstep-kernel-launch"
+_PEERS = ("--communicator-tcp-num-peers", "--communicator-num-peers")  # by version
+_HOST = "--communicator-tcp-hostname"
+
+
+@define(frozen=True)
+class Lockstep:
+    """Ranks that ncu keeps in step."""
+
+    ranks: int
+    host: str  # where they meet
+
+
+def without_collectives(options: NcuOptions, launches: int) -> NcuOptions:
+    """The first launches of every kernel and launch configuration that talks to no other rank.
+
+    Names are compared mangled: else all templates of a function count as one kernel, and most are never sampled. The
+    words that collectives are known by are in mangled names, too.
+    """
+    _refuse_chosen(options)
+    return attrs.evolve(
+        options,
+        kernel_name=f"regex:^(?!.*({any_case(COLLECTIVE)})).*$",
+        kernel_name_base="mangled",
+        filter_mode="per-launch-config",
+        launch_count=launches,
+    )
+
+
+def in_lockstep(options: NcuOptions, step: Lockstep, known: Collection[str], ncu: str) -> NcuOptions:
+    """The same for all ranks at once; only an ncu with a communicator can."""
+    peers = next((flag for flag in _PEERS if flag in known), None)
+    if peers is None or not {"--communicator", _LOCKSTEP} <= set(known):
+        raise UserError(
+            f"{ncu} cannot keep several ranks in step: it has no --communicator.",
+            "Take counters of one rank, with --counter-rank 0, or install Nsight Compute 2026.1 or later.",
+        )
+    host = (_HOST, step.host) if _HOST in known else ()
+    words = ("--communicator", "tcp", peers, str(step.ranks), _LOCKSTEP, *host)
+    return attrs.evolve(options, extra_args=(*options.extra_args, *words))
+
+
+def _refuse_chosen(options: NcuOptions) -> None:
+    """What would let collectives in again, or replays the whole program, which only all ranks together can."""
+    if options.replay_mode not in (None, "kernel"):
+        raise UserError(
+            f"--replay-mode {options.replay_mode} replays ranges or the whole program, and the other ranks run it once.",
+            "Leave it away: kernels of one rank are replayed one by one.",
+        )
+    if any((options.kernel_name, options.kernel_id, options.launch_skip, options.launch_count, options.filter_mode)):
+        raise UserError(
+            "--counter-rank decides which launches are profiled: the first of each kernel but for collectives.",
+            "Leave --kernel and --launch away; --launches says how many of each.",
+        )
