@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 
 from conftest import recording
 from llm_perf_opt.cli.main import VERBS, main
+from llm_perf_opt.cli.runs import add_arguments as add_actions
 from llm_perf_opt.report.printed_json import SHAPES
 from llm_perf_opt.report.schema import printed_schema, shipped_schema
 from printed import check_printed
@@ -20,6 +22,13 @@ NAMES = str(recording("nsys-*-names.sqlite"))
 
 def test_every_verb_has_a_schema() -> None:
     assert {name.split()[0] for name in SHAPES} == set(VERBS)
+
+
+def test_every_action_on_runs_has_a_schema() -> None:
+    parser = argparse.ArgumentParser()
+    add_actions(parser)
+    actions = next(one.choices for one in parser._actions if isinstance(one, argparse._SubParsersAction))
+    assert {f"runs {name}" for name in actions} == {name for name in SHAPES if name.startswith("runs ")}
 
 
 @pytest.mark.parametrize("name", SHAPES)

@@ -21,6 +21,7 @@ from llm_perf_opt.files import cache_folder
 from llm_perf_opt.rundir.inventory import take_inventory
 from llm_perf_opt.runners import app, deep_profile_runner
 from llm_perf_opt.runners.gpu_slot import gpu_slot
+from printed import check_printed
 
 # Batch: time of a step, tokens a second, energy. The last is beaten by all.
 POINTS = {"1": (10e6, 100.0, 2.0), "8": (12e6, 660.0, 0.5), "64": (40e6, 1600.0, 0.3), "65": (41e6, 1500.0, 0.4)}
@@ -98,7 +99,8 @@ def test_a_sweep_ends_with_one_comparison(capsys: pytest.CaptureFixture[str]) ->
     assert [(job["name"], job["values"]["run.top_n_kernels"]) for job in found["jobs"]] == [("0", "5"), ("1", "6")]
     assert all(job["time_ns"] for job in found["jobs"])
     assert take_inventory(Path("sweep")).others == []
-    assert main(["runs", "sweep", "sweep"]) == 0  # again, over its own files
+    assert main(["runs", "sweep", "sweep", "--json"]) == 0  # again, over its own files
+    check_printed("runs sweep", capsys.readouterr().out)
     assert main(["runs", "sweep", "sweep/0"]) == 2
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import sys
 from pathlib import Path
@@ -19,6 +20,7 @@ from llm_perf_opt.regions.names import UNSAFE
 from llm_perf_opt.report.closing import next_of
 from llm_perf_opt.report.headline import read_headline
 from llm_perf_opt.report.write import write_report
+from llm_perf_opt.runners.requests import stage1_command
 from test_hostile_names import hostile_export
 
 TRAIN = recording("nsys-*-train.sqlite")
@@ -155,6 +157,17 @@ def test_what_comes_after_a_server_keeps_its_load() -> None:
             "llm-perf profile --load 24 --url http://127.0.0.1:8123 -- python serve.py"  # what is as by default is not typed
         )
     )
+
+
+def test_nobody_is_asked_to_type_how_a_runner_starts_its_model(tmp_path: Path) -> None:
+    """It names a file that is gone when the run ends."""
+    found = copy.deepcopy(report(TRAIN))
+    (tmp_path / "report.json").touch()
+    found.environment["run"] = {"workload": ["python", "train.py"]}
+    assert "-- python train.py" in next_of(found, tmp_path)
+    started = [str(word) for word in stage1_command(tmp_path / "config.yaml", tmp_path, tmp_path / "workload")]
+    found.environment["run"] = {"workload": [*started, "--profiled"]}
+    assert next_of(found, tmp_path).startswith("llm-perf show ")
 
 
 # -- the result of a run, from the beginning of its report -----------------------------------------------

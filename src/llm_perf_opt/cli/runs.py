@@ -67,7 +67,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         # The verb has the option too; without SUPPRESS the default here would overwrite it.
         as_json = "print one JSON object instead of text"
         sub.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help=as_json)
-        sub.add_argument("folder", nargs=nargs, metavar=metavar, help=_FOLDER if nargs else "a run directory")
+        needed = "a run directory" if name == "show" else "the folder of a sweep"
+        sub.add_argument("folder", nargs=nargs, metavar=metavar, help=_FOLDER if nargs else needed)
         add_options(sub, options_of(f"runs {name}"))
         sub.set_defaults(action_run=run_it)
 

@@ -15,6 +15,7 @@ from llm_perf_opt.report.text import full_label
 from llm_perf_opt.rundir.command_lines import HIDDEN
 
 _LONGEST_COMMAND = 200  # characters; one that was cut could not be typed
+_OF_RUNNERS = "--resolved"  # a built-in model is started with a file of its run, gone by now: nobody can type that
 
 
 def print_closing(result: str, page: Path | None, following: str) -> None:
@@ -60,6 +61,8 @@ def _program(report: NCUProfileRegionReport) -> str:
     facts = _run_facts(report)
     words = facts.get("workload") or facts.get("command")
     if not isinstance(words, list) or not words or not all(isinstance(word, str) for word in words):
+        return ""
+    if _OF_RUNNERS in words:
         return ""
     text = shlex.join(words)
     return "CMD" if len(text) > _LONGEST_COMMAND or HIDDEN.search(text) else text

@@ -384,6 +384,15 @@ class History(Printed):
     files: list[str]
 
 
+class SweepShown(Printed):
+    """`runs sweep`: its jobs, those on the Pareto front marked; sweep.json has the same without `files`."""
+
+    keys: list[str]
+    jobs: list[dict[str, Any]]
+    best: dict[str, str]
+    files: list[str]
+
+
 class WindowAsked(Printed):
     """`window start` or `window stop`."""
 
@@ -463,6 +472,7 @@ SHAPES: dict[str, tuple[type, ...]] = {
     "calibrate": (Calibrated,),
     "runs list": (RunList,),
     "runs show": (RunShown,),
+    "runs sweep": (SweepShown,),
     "runs history": (History,),
     "runs prune": (Pruned,),
     "runs compress": (Packed,),
