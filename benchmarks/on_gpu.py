@@ -51,6 +51,7 @@ def _try(kind: str) -> Piece:
 PIECES = (
     Piece("engines", ("serving.py", "--only", "vllm,sglang"), "serving-h200", 120),
     Piece("lines", ("lines.py",), "lines-h200", 120),
+    Piece("ranks", ("ranks.py",), "ranks-h200", 230),
     Piece("compare", ("compare.py",), "compare-h200", 100),
     Piece("measured", ("bridge.py", "--only", "alone,profile,measured"), "bridge-h200", 240),
     Piece("true-time", ("true_time.py",), "true-time-h200", 300),
