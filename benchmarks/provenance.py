@@ -52,6 +52,7 @@ MEASURES: dict[str, tuple[str, ...]] = {
     "safe-hands-secrets": ("rundir", "capture", "report", "untrusted.py"),
     "try-levers-h200": ("trying", "inject"),
     "serving-h200": ("inject", "regions", "analysis"),
+    "unseen-answers": (*_READING, "metrics"),
     "true-time-h200": ("inject", "readers", "regions", "analysis"),
 }
 

@@ -6,6 +6,7 @@ Which rule it is goes by the family of the kernels, of products by the roof that
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from math import prod
 
 import numpy as np
 
@@ -13,12 +14,14 @@ from llm_perf_opt.analysis.rules.gains import family_names
 from llm_perf_opt.analysis.rules.rule import Find
 from llm_perf_opt.analysis.verdicts.evaluated import Evaluated
 from llm_perf_opt.analysis.verdicts.findings import Found
+from llm_perf_opt.analysis.verdicts.kernel_limits import leaves_sms_idle
 from llm_perf_opt.analysis.verdicts.roofs import ROOFS, Floats, Roofed, bounds
 from llm_perf_opt.analysis.verdicts.rules import verdict_rules
 from llm_perf_opt.analysis.verdicts.times import overlap_scale
 from llm_perf_opt.metrics.families import COLLECTIVE, HOST_COPY, MULTIPLYING, is_fusable
 from llm_perf_opt.metrics.quantity import nanoseconds, shown, total
 from llm_perf_opt.regions.columns import Bools
+from llm_perf_opt.regions.labels import counted as count_of
 from llm_perf_opt.regions.model import FamilyTime
 from llm_perf_opt.regions.names import short_kernel_name
 
@@ -101,8 +104,10 @@ def _above(
     at_roof = total([f.time_at_roof for f in known if f.time_at_roof is not None], "ns")
     analysed = total([f.analysed for f in known if f.analysed is not None], "ns")
     longest, kinds = _longest(of.roofed, families, lost), launches.kinds
+    rule, first = rule_of(longest), kinds[longest[0]]
+    other = verdict_rules().kernel_fixes["other"]
     yield Found(
-        rule_of(longest),
+        rule,
         kind,
         total([f.time for f in group], "ns"),
         recoverable,
@@ -110,8 +115,11 @@ def _above(
         words={
             "families": family_names([f.family for f in group]),
             "share_of_roof": shown(at_roof / analysed) if analysed.value else "–",
+            "blocks": count_of(prod(first.grid), "block"),
+            "threads": count_of(prod(first.block), "thread"),
         },
         kernels=list(dict.fromkeys(short_kernel_name(kinds[k].kernel_name) for k in longest)),
+        texts=f"{rule}.small" if rule == other and first.grid and leaves_sms_idle(first) else "",
     )
 
 
@@ -138,7 +146,7 @@ def _longest(roofed: Roofed, families: set[str], lost: Floats) -> list[int]:
 def _kernel_fix(roofed: Roofed, longest: list[int]) -> str:
     launches = roofed.launches
     row = launches.which.tolist().index(longest[0])
-    return _fix_at(launches.kinds[longest[0]].family, roofed.roof[row])
+    return _fix_at(launches.kinds[longest[0]].family, bounds(roofed)[row])
 
 
 def _fix_at(family: str, roof: str) -> str:

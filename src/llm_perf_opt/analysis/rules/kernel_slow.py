@@ -16,4 +16,10 @@ RULE = Rule(
     ),
     find=above_the_roof("kernel.slow"),
     gain="The time above the roof: most that could be won.",
+    variants={
+        "small": Words(
+            because="{families}, {time} of {now}, up to {recoverable} of it above the roof",
+            action="launch more blocks: {blocks} of {threads} do not fill the GPU; split the work finer, or give each launch more of it",
+        )
+    },
 )

@@ -15,7 +15,7 @@ RULE = Rule(
         action="ask L1 for less: wider (vector) loads, shared-memory layouts without bank conflicts, values kept in registers",
     ),
     find=limits_found("l1.bound"),
-    gain="What loads of nothing but used bytes would save, down to the next roof.",
+    gain="What loads of nothing but used bytes would save, down to the next roof; where those were not counted, what half the requests would.",
     variants={
         "coalesce": Words(
             because="kernels near the peak of L1 and shared memory{l1_words}, {time} of {now}, up to {recoverable} of it to win{ncu_says}",

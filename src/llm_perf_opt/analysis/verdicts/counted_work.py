@@ -9,6 +9,9 @@ from attrs import Factory, define, evolve
 from llm_perf_opt.metrics.catalogue import TIME, counted, stall_reason
 from llm_perf_opt.regions.columns import CounterSet, MetricInfo
 
+_L1_ACTIVE, _L1_ELAPSED = (f"l1tex__throughput.avg.pct_of_peak_sustained_{of}" for of in ("active", "elapsed"))
+_SM_ACTIVE = "sm__cycles_active.avg"
+_ELAPSED = ("sm__cycles_elapsed.max", "gpc__cycles_elapsed.max")
 _RATES = {"byte/s": "byte", "inst/s": "inst", "op/s": "op", "1/s": "", "hz": "", "inst/cycle": "inst", "": ""}
 
 
@@ -53,9 +56,9 @@ def amounts_of(values: Mapping[str, float]) -> Amounts:
 
 
 def _add_l1(percent: dict[str, float]) -> None:
-    """How near L1 and shared memory came to their peak over the whole launch, where that was not collected itself.
+    """How near L1 and shared memory came to their peak over the whole launch, where neither that nor cycles were collected.
 
-    The usual counter is of the cycles in which L1 works. All of the memory system is at least as busy as L1 is, and
+    The usual counter is of the cycles in which L1 works: the memory system as a whole says how many those may be, and
     where it is busier than L2 and DRAM, L1 is what is left.
     """
     memory, active = percent.get("memory"), percent.get("l1_active")
@@ -84,9 +87,25 @@ def usable(info: Mapping[str, MetricInfo]) -> tuple[set[str], list[str]]:
 def with_totals(counter_sets: Sequence[CounterSet]) -> list[CounterSet]:
     """The same results with the totals that follow from rates: ncu's sections ask for `X.sum.per_second`, not `X.sum`.
 
-    A rate times the duration (or the elapsed cycles) of the same result is its total, whatever the clock was.
+    A rate times the duration (or the elapsed cycles) of the same result is its total, whatever the clock was. A share of
+    L1's peak while SMs have work is one of the whole launch by the cycles in which they have.
     """
-    return [_with_totals(collected) for collected in counter_sets]
+    return [_with_l1(_with_totals(collected)) for collected in counter_sets]
+
+
+def _with_l1(collected: CounterSet) -> CounterSet:
+    if _L1_ACTIVE not in collected.metric_info or _L1_ELAPSED in collected.metric_info:
+        return collected
+    actions = []
+    for action in collected.actions:
+        found = action.metrics
+        elapsed = next((found[name] for name in _ELAPSED if found.get(name)), None)
+        if elapsed and _L1_ACTIVE in found and _SM_ACTIVE in found:
+            part = min(found[_SM_ACTIVE] / elapsed, 1.0)
+            action = evolve(action, metrics={**found, _L1_ELAPSED: found[_L1_ACTIVE] * part})
+        actions.append(action)
+    info = {**collected.metric_info, _L1_ELAPSED: collected.metric_info[_L1_ACTIVE]}
+    return evolve(collected, actions=actions, metric_info=info)
 
 
 def _with_totals(collected: CounterSet) -> CounterSet:

@@ -6,6 +6,7 @@ Such kernels are taken out of what their family could win at its roof: that time
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from math import prod
 
 import numpy as np
 from attrs import define
@@ -20,6 +21,8 @@ from llm_perf_opt.regions.model import RuleFinding
 from llm_perf_opt.regions.names import short_kernel_name
 
 _KERNELS_NAMED = 3
+_FEW_BLOCKS = 32
+_HALF = 50.0  # %
 _LOW = 0.5  # occupancy that is too little to hide latency …
 _REACHED = 0.7  # … where the launch has as many warps resident as that lets it, more or less
 
@@ -54,6 +57,12 @@ def lacks_occupancy(kind: Kind) -> bool:
     return not on_tensor_cores and amounts.percent.get("occupancy", 0.0) >= 100 * _REACHED * found.allowed
 
 
+def leaves_sms_idle(kind: Kind) -> bool:
+    """Has a launch too few blocks for all SMs? Where ncu did not say: fewer than a small GPU has SMs."""
+    waves = kind.fill.get("waves", 0.0)
+    return waves < 1 if waves > 0 else 0 < prod(kind.grid or (0,)) < _FEW_BLOCKS
+
+
 def _mask(roofed: Roofed, fits: Callable[[Kind], bool]) -> Bools:
     launches = roofed.launches
     return np.array([fits(launches.kinds[which]) for which in launches.which.tolist()], dtype=np.bool_)
@@ -82,7 +91,7 @@ class KernelLimits:
         """Numbers and words of the verdicts on kernels."""
         roofed, time = self.roofed, self.roofed.launches.time_ns
         whole = roofed.launches.kernel_time
-        small = _mask(roofed, lambda kind: 0 < kind.fill.get("waves", 1.0) < 1)
+        small = _mask(roofed, leaves_sms_idle)
         facts.share("small_grid_share", float(time[small].sum()) / whole if whole else None)
         facts.share("occupancy_share", float(time[self.occupancy].sum()) / whole if whole else None)
         facts.words["occupancy_limit"] = self._limit_words()
@@ -145,12 +154,15 @@ class KernelLimits:
         return use is not None and use <= _LOW
 
     def _l1_gain(self) -> Floats:
-        """What loads of nothing but used bytes would save, down to the next roof; else the time above the roof."""
+        """What loads of nothing but used bytes would save, down to the next roof; at the least the time above the roof.
+
+        Where nobody counted the bytes that are used: what half the requests would save.
+        """
         roofed = self.roofed
         time = roofed.launches.time_ns.astype(np.float64)
         others = np.nan_to_num(np.stack([share for roof, share in roofed.shares.items() if roof != "l1"]))
         kinds = [kind.amounts for kind, _ in roofed.launches.timed_kinds()]
-        use = np.array([(a.percent.get("sector_use", 100.0) if a else 100.0) / 100 for a in kinds], dtype=np.float64)
+        use = np.array([(a.percent.get("sector_use", _HALF) if a else _HALF) / 100 for a in kinds], dtype=np.float64)
         unused = np.nan_to_num(roofed.shares["l1"]) * np.clip(1 - use, 0.0, 1.0) * time
         gain: Floats = np.maximum(
             np.minimum(unused, time * (1 - others.max(axis=0, initial=0.0))), roofed.recoverable_ns

@@ -26,6 +26,8 @@ UNITS = ("l1", "sm")
 ROOFS = ("tensor", "cuda_core", "dram", "l2", *UNITS)
 _SM_IDLE = 20.0  # % of the peak of the busiest pipe
 _MORE = 5.0  # points by which the busiest pipe has to exceed the ones with a roof of their own
+_LEVEL = 0.8  # of the memory's share of its peak, from which on a level is the one that it is about
+_AS_BUSY = 0.9  # of L2's share of its peak: DRAM is as busy, more or less
 _ALIKE = 3.0  # times of a launch and of its samples may differ by this factor
 
 
@@ -82,18 +84,32 @@ def _closeness(roof: str, share: Floats, by_ncu: Floats) -> Floats:
     return np.where(np.isnan(by_ncu), share / limits["near_roof"], by_ncu / limits["near_unit"])
 
 
+def _where_sms_work(share: Floats, active: Floats) -> Floats:
+    """The same of L1 by the SMs that have work, in launches that leave others without: a grid that does not fill the GPU."""
+    limits = verdict_rules().thresholds
+    return np.where(share >= limits["near_roof"], active / limits["near_active_l1"], np.nan)
+
+
 def is_complete(kind: Kind) -> bool:
     """Was counted what this kernel does? A matrix product without a FLOP ran in a data type nobody counted."""
     amounts = kind.amounts
     if amounts is None:
         return False
+    by_ncu = _told_by_ncu(amounts)
     if kind.family not in MULTIPLYING:
-        return "dram" in amounts.bytes or "dram" in amounts.percent
+        return by_ncu or "dram" in amounts.bytes or "dram" in amounts.percent
     # Where no pipe of the SMs has much to do, what they compute is not what limits it, whatever it is.
     idle = amounts.percent.get("sm", 100.0) < _SM_IDLE
-    # ncu's own shares of compute and of all memory leave nothing out.
-    by_ncu = "sm" in amounts.percent and "memory" in amounts.percent
     return idle or by_ncu or bool(kind.flops or amounts.percent.get("tensor")) or _all_counted(amounts)
+
+
+def _told_by_ncu(amounts: Amounts) -> bool:
+    """ncu's own shares of compute and of all memory leave nothing out; of a busy memory the level has to be known."""
+    if "sm" not in amounts.percent or "memory" not in amounts.percent:
+        return False
+    levels = [amounts.percent[level] for level in ("dram", "l2", "l1") if level in amounts.percent]
+    busy = amounts.percent["memory"]
+    return busy < 100 * verdict_rules().thresholds["near_unit"] or max(levels, default=0.0) >= _LEVEL * busy
 
 
 def _all_counted(amounts: Amounts) -> bool:
@@ -108,6 +124,7 @@ class RoofTable:
     percent: dict[str, Floats]  # roof -> ncu's own share of peak, NaN where not collected
     complete: NDArray[np.bool_]
     sampled_ns: Floats  # what one launch took under ncu; NaN where it is not known
+    l1_active: Floats  # ncu's share of the peak of L1 while SMs have work; NaN where not collected
 
     @staticmethod
     def of(kinds: Sequence[Kind], peaks: Peaks) -> RoofTable:
@@ -120,8 +137,9 @@ class RoofTable:
                 for roof, value in shares_of_peak(kind.amounts).items():
                     percent[roof][row] = value
         sampled = [np.nan if k.sampled_ns is None else k.sampled_ns for k in kinds]
+        active = [np.nan if k.amounts is None else k.amounts.percent.get("l1_active", np.nan) / 100 for k in kinds]
         complete = np.array([is_complete(k) for k in kinds], dtype=np.bool_)
-        return RoofTable(seconds, percent, complete, np.array(sampled, dtype=np.float64))
+        return RoofTable(seconds, percent, complete, *(np.array(one, dtype=np.float64) for one in (sampled, active)))
 
 
 @define(eq=False)
@@ -153,7 +171,7 @@ def against_roofs(launches: Launches, tables: dict[int, RoofTable]) -> Roofed:
     count = len(launches)
     seconds = {roof: np.full(count, np.nan) for roof in ROOFS}
     percent = {roof: np.full(count, np.nan) for roof in ROOFS}
-    complete = np.zeros(count, dtype=np.bool_)
+    complete, l1_active = np.zeros(count, dtype=np.bool_), np.full(count, np.nan)
     for device in np.unique(launches.device).tolist():
         table = tables.get(device)
         if table is None:
@@ -166,6 +184,7 @@ def against_roofs(launches: Launches, tables: dict[int, RoofTable]) -> Roofed:
         ratio = mean / np.where(table.sampled_ns[kinds] > 0, table.sampled_ns[kinds], np.nan)
         fits = np.isnan(ratio) | ((ratio >= 1 / _ALIKE) & (ratio <= _ALIKE))
         complete[rows] = table.complete[kinds] & fits
+        l1_active[rows] = table.l1_active[kinds]
         for roof in ROOFS:
             seconds[roof][rows] = table.seconds[roof][kinds] * launches.calls[rows]
             percent[roof][rows] = table.percent[roof][kinds]
@@ -179,11 +198,17 @@ def against_roofs(launches: Launches, tables: dict[int, RoofTable]) -> Roofed:
     stacked = np.stack([seconds[roof] for roof in ROOFS]) if count else np.zeros((len(ROOFS), 0))
     known = ~np.isnan(stacked)
     highest = np.where(known, stacked, -1.0)
+    # All that DRAM moves goes through L2: where both are as busy, DRAM is what holds.
+    dram, l2 = highest[ROOFS.index("dram")], highest[ROOFS.index("l2")]
+    passing = dram >= _AS_BUSY * l2
+    l2[passing] = -1.0
     # Counters of FLOPs that found none say nothing about a kernel that moves data: its memory roof has to be known.
     telling = known & ((stacked > 0) | np.array([[roof in ("dram", "l2")] for roof in ROOFS]))
     analysed = complete & telling.any(axis=0)
     at_roof = np.where(analysed, highest.max(axis=0, initial=-1.0) * 1e9, np.nan)
     closeness = {roof: _closeness(roof, shares[roof], percent[roof]) for roof in ROOFS}
+    closeness["l2"] = np.where(passing & (closeness["dram"] >= 1), 0.0, closeness["l2"])
+    closeness["l1"] = np.fmax(closeness["l1"], _where_sms_work(shares["l1"], l1_active))
     # Of the roofs it runs near, the one it is nearest to; a share of a unit that is no limit yet may be higher.
     near = np.where(known, np.stack([closeness[roof] for roof in ROOFS]) >= 1, False)
     best = (highest + near * (highest.max(initial=0.0) + 1)).argmax(axis=0) if count else np.zeros(0, dtype=np.int64)

@@ -1,0 +1,210 @@
+"""What reports answer about recordings that nobody tuned for. One table: right, unsure, wrong, none.
+
+    python benchmarks/unseen_answers.py [--shared DIR] [--half 1|2] [--only TEXT]
+
+`unseen/printed_kernels.toml` has kernels as ncu printed them for other people; `unseen/parts.toml` parts of public
+recordings (`recording_parts.py`). The truth of each was written down from the numbers, or by scripts of their own over
+the file, before the product was asked; one half was asked first, what it got wrong was mended by its mechanism, and only
+then the other half was asked. `first_look` is what came out when a case was asked for the first time. Recordings that are
+not below `--shared` are left out. Results go to benchmarks/results/unseen-answers.{json,md}.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import datetime
+import json
+import tempfile
+import tomllib
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from attrs import define
+
+from answers import NONE, Case, rate
+from llm_perf_opt.analysis.report_options import ReportOptions
+from llm_perf_opt.api.reporting import make_report
+from llm_perf_opt.errors import UserError
+from llm_perf_opt.regions.fixes import Answer
+from llm_perf_opt.version import __version__
+from provenance import commit
+from recording_parts import cut
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent
+SHARED = ROOT.parent / "shared" / "data"
+RESULTS = HERE / "results"
+OUTCOMES = ("right", "unsure", "wrong", "none")
+LIMITS = {"wrong": 0.02, "useful": 0.8}  # at most, at least
+SOL = (
+    "Memory Throughput",
+    "DRAM Throughput",
+    "L1/TEX Cache Throughput",
+    "L2 Cache Throughput",
+    "Compute (SM) Throughput",
+)
+CYCLES = ("Elapsed Cycles", "SM Active Cycles")
+COLUMNS = (
+    *("ID", "Process ID", "Process Name", "Host Name", "Kernel Name", "Context", "Stream", "Block Size", "Grid Size"),
+    *("Device", "CC", "Section Name", "Metric Name", "Metric Unit", "Metric Value"),
+    *("Rule Name", "Rule Type", "Rule Description"),
+)
+
+
+@define(frozen=True)
+class Unseen:
+    """A recording, what an expert says about it, and what came out at the first look."""
+
+    case: Case
+    half: int
+    first_look: str
+    source: Mapping[str, Any]  # the entry it was made from
+
+
+def unseen() -> Iterator[Unseen]:
+    for entry in tomllib.loads((HERE / "unseen" / "printed_kernels.toml").read_text(encoding="utf-8"))["case"]:
+        yield _unseen({"files": "", "stage": "*", **entry})
+    for entry in tomllib.loads((HERE / "unseen" / "parts.toml").read_text(encoding="utf-8"))["case"]:
+        yield _unseen({"shared": True, **entry})
+
+
+def _unseen(entry: Mapping[str, Any]) -> Unseen:
+    words = ("name", "reason", "files", "stage", "verdict", "first", "why", "confidence", "shared", "unsure")
+    case = Case(**{word: entry[word] for word in words if word in entry})
+    return Unseen(case, entry["half"], entry.get("first_look", ""), entry)
+
+
+def recordings(one: Unseen, shared: Path, folder: Path) -> list[Path] | None:
+    """The files to report on; None where they are not here."""
+    if "kernel" in one.source:
+        return [printed(one.source, folder / "printed.csv")]
+    paths = one.case.paths(shared)
+    if not all(path.exists() for path in paths):
+        return None
+    return [cut(path, one.source["part"], folder) for path in paths] if "part" in one.source else paths
+
+
+def printed(entry: Mapping[str, Any], path: Path) -> Path:
+    """What ncu printed of a kernel, as its page `details` has it."""
+    shape = {"Block Size": entry.get("block", ""), "Grid Size": entry.get("grid", "")}
+    sizes = {name: f"({', '.join(map(str, value))})" if value else "" for name, value in shape.items()}
+    same = {"ID": "0", "Process ID": "1", "Kernel Name": entry["kernel"], "Context": "1", "Stream": "7", "Device": "0"}
+    value, unit = entry["duration"].split()
+    rows = [("Duration", unit, value)]
+    rows += [(name, "%", str(one)) for name, one in zip(SOL, entry["sol"], strict=True) if one >= 0]
+    rows += [(name, "cycle", str(one)) for name, one in zip(CYCLES, entry.get("cycles", ()), strict=False)]
+    with path.open("w", encoding="utf-8", newline="") as file:
+        table = csv.DictWriter(file, COLUMNS, restval="", quoting=csv.QUOTE_ALL)
+        table.writeheader()
+        for name, unit, value in rows:
+            told = {"Section Name": "GPU Speed Of Light Throughput", "Metric Name": name}
+            table.writerow(
+                {**same, **sizes, "CC": entry.get("cc", ""), **told, "Metric Unit": unit, "Metric Value": value}
+            )
+        if "rule" in entry:
+            rule = {"Section Name": "SpeedOfLight", "Rule Name": "SOLBottleneck", "Rule Type": "OPT"}
+            table.writerow({**same, **sizes, "CC": entry.get("cc", ""), **rule, "Rule Description": entry["rule"]})
+    return path
+
+
+def ask(one: Unseen, paths: Sequence[Path]) -> dict[str, Any]:
+    """What the report answers, and how that is rated."""
+    try:
+        answer = make_report([str(path) for path in paths], ReportOptions(), quiet=True).answer
+    except UserError as error:
+        answer = Answer(why=str(error))
+    own = [fix.rule for fix in answer.fixes if fix.stage == answer.stage]
+    said = {"stage": answer.stage, "verdict": answer.verdict, "first": own[0] if own else NONE, "why": answer.why}
+    case = one.case
+    return {
+        "name": case.name,
+        "half": one.half,
+        "outcome": rate(case, answer) if answer.stage else "none",
+        "first_look": one.first_look,
+        "said": said,
+        "expected": {"stage": case.stage, "verdict": case.verdict, "first": case.first, "reason": case.reason},
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shared", type=Path, default=SHARED, help="where the public recordings are")
+    parser.add_argument("--half", type=int, choices=(1, 2), help="one half alone; nothing is written then")
+    parser.add_argument("--only", default="", help="cases whose name has this text; nothing is written then")
+    arguments = parser.parse_args()
+    rows, missing = [], []
+    for one in unseen():
+        if arguments.only not in one.case.name or arguments.half not in (None, one.half):
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            paths = recordings(one, arguments.shared, Path(folder))
+            if paths is None:
+                missing.append(one.case.name)
+                continue
+            rows.append(ask(one, paths))
+        row = rows[-1]
+        print(
+            f"{row['outcome']:7}{row['half']} {row['name']}: {row['said']['verdict']}, {row['said']['first']}",
+            flush=True,
+        )
+    print(_counted(rows), "of", len(rows), "·", len(missing), "missing")
+    if not arguments.only and arguments.half is None:
+        _write(rows, missing)
+    return 0
+
+
+def _counted(rows: Sequence[Mapping[str, Any]], what: str = "outcome") -> str:
+    counts = Counter(row[what] for row in rows)
+    return ", ".join(f"{counts[outcome]} {outcome}" for outcome in OUTCOMES)
+
+
+def _write(rows: Sequence[dict[str, Any]], missing: Sequence[str]) -> None:
+    counts = Counter(row["outcome"] for row in rows)
+    head = {
+        "llm_perf_opt": __version__,
+        "commit": commit(),
+        "measured": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        **{outcome: counts[outcome] for outcome in OUTCOMES},
+        "limits": LIMITS,
+        "missing": list(missing),
+    }
+    content = json.dumps({**head, "cases": rows}, indent=1, ensure_ascii=False)
+    (RESULTS / "unseen-answers.json").write_text(content + "\n", encoding="utf-8")
+    (RESULTS / "unseen-answers.md").write_text(_page(head, rows), encoding="utf-8")
+
+
+def _page(head: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str:
+    lines = [
+        "# Answers about recordings that nobody tuned for",
+        "",
+        f"`python benchmarks/unseen_answers.py`, {head['measured']}, llm-perf {head['llm_perf_opt']}, commit "
+        f"`{head['commit']}`: {_counted(rows)} of {len(rows)} ({len(head['missing'])} were not there). "
+        "To reach: at most 2 % wrong, at least 80 % right.",
+        "",
+        "| half | cases | at the first look | now |",
+        "|---|---|---|---|",
+    ]
+    for half in (1, 2):
+        own = [row for row in rows if row["half"] == half]
+        lines.append(f"| {half} | {len(own)} | {_counted(own, 'first_look')} | {_counted(own)} |")
+    lines += [
+        "",
+        "The first half was asked, what it got wrong was mended by its mechanism, then the second half was asked.",
+        "",
+        "| recording | half | first look | now | said: stage, verdict, first fix | an expert says | because |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row in sorted(rows, key=lambda row: -OUTCOMES.index(row["outcome"])):
+        said, expected = row["said"], row["expected"]
+        words = ", ".join(f"`{said[part] or '–'}`" for part in ("stage", "verdict", "first"))
+        wanted = ", ".join(f"`{' or '.join(expected[part])}`" for part in ("stage", "verdict", "first"))
+        cells = [row["name"], str(row["half"]), row["first_look"] or "–", row["outcome"], words, wanted]
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in (*cells, expected["reason"])) + " |")
+    return "\n".join([*lines, ""])
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

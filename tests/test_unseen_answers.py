@@ -1,0 +1,45 @@
+"""Recordings that nobody tuned for: kernels as ncu printed them for other people, and parts of public recordings."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from conftest import SHARED
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
+import unseen_answers
+
+UNSEEN = list(unseen_answers.unseen())
+
+
+def ask(one: unseen_answers.Unseen, folder: Path) -> str:
+    paths = unseen_answers.recordings(one, SHARED, folder)
+    if paths is None:
+        pytest.skip("the recordings beside the repository are not here")
+    row = unseen_answers.ask(one, paths)
+    print(row["said"])
+    return str(row["outcome"])
+
+
+@pytest.mark.parametrize("one", [u for u in UNSEEN if "kernel" in u.source], ids=lambda one: one.case.name)
+def test_what_ncu_printed_is_never_misread(one: unseen_answers.Unseen, tmp_path: Path) -> None:
+    assert ask(one, tmp_path) in ("right", "unsure")
+
+
+@pytest.mark.slow
+@pytest.mark.process
+@pytest.mark.parametrize("one", [u for u in UNSEEN if "kernel" not in u.source], ids=lambda one: one.case.name)
+def test_parts_of_public_recordings_are_never_misread(one: unseen_answers.Unseen, tmp_path: Path) -> None:
+    assert ask(one, tmp_path) in ("right", "unsure")
+
+
+def test_every_case_says_what_came_out_at_the_first_look() -> None:
+    """That is what the score of an unseen recording is; it is no secret, and never mended."""
+    looks = Counter(one.first_look for one in UNSEEN)
+    assert set(looks) <= set(unseen_answers.OUTCOMES)
+    assert looks["wrong"]
+    assert {one.half for one in UNSEEN} == {1, 2}
