@@ -382,6 +382,15 @@ def test_presets_of_the_user_are_taken(tools: Path, here: Here) -> None:
     refused = here("-c", "job", "--config-dir=own", "profiling/ncu@pipeline.ncu=mine")
     assert refused.returncode == 2
     assert "high, my, ncu.default" in refused.stderr
+    Path("own/profiling/ncu/broken.yaml").write_text("ncu_cli: [\n")
+    refused = here("--config-dir=own", "profiling/ncu@pipeline.ncu=broken")
+    assert refused.returncode == 2
+    assert "broken.yaml" in refused.stderr
+    refused = here("--config-dir=owm")
+    assert refused.returncode == 2
+    assert "owm' not found" in refused.stderr
+    assert "Check the folder" in refused.stderr
+    assert runs() == [run]
 
 
 @pytest.mark.process

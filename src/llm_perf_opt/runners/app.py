@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import hydra
+import yaml
 from hydra.core.config_store import ConfigStore
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
@@ -31,6 +32,7 @@ from llm_perf_opt.runners.gpu_slot import gpu_slot
 from llm_perf_opt.runners.overrides import normalised, unknown_key
 
 Job = Callable[[dict[str, Any], Path], int]
+_OWN_FILES = ("--config-", "-cd", "-cn", "-cp")
 _CODES, _FULL_ERROR = "LLM_PERF_EXIT_CODES", "HYDRA_FULL_ERROR"
 
 
@@ -57,8 +59,16 @@ def start(job: Job, words: Sequence[str] | None = None) -> int:
             hydra.main(version_base="1.3", config_path="pkg://llm_perf_opt.conf", config_name="config")(_Task(job))()
         except SystemExit as ended:  # Hydra has printed its help, or what was wrong with its options
             return int(ExitCode.BAD_INPUT) if ended.code else int(ExitCode.DONE)
+        except yaml.YAMLError as error:
+            said = " ".join(str(error).split())
+            print_error(
+                UserError(f"A configuration file is not YAML: {said}.", "Correct it, or choose another preset.")
+            )
+            return int(ExitCode.BAD_INPUT)
         except (HydraException, OmegaConfBaseException) as error:
             fix = "Values with spaces, commas or brackets are quoted twice, as in 'KEY=\"a value\"' or 'KEY=[a,b]'."
+            if any(word.startswith(_OWN_FILES) for word in words):
+                fix = "Check the folder and the names of --config-dir, --config-path and --config-name."
             said = " ".join(line.strip() for line in str(error).splitlines()[:2] if line.strip())
             print_error(UserError(f"Hydra cannot make a configuration of this: {said}", fix))
             return int(ExitCode.BAD_INPUT)
