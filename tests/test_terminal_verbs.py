@@ -164,7 +164,9 @@ def test_nobody_is_asked_to_type_how_a_runner_starts_its_model(tmp_path: Path) -
     found = copy.deepcopy(report(TRAIN))
     (tmp_path / "report.json").touch()
     found.environment["run"] = {"workload": ["python", "train.py"]}
-    assert "-- python train.py" in next_of(found, tmp_path)
+    assert next_of(found, tmp_path) == "llm-perf try -- python train.py"
+    found.environment["run"]["settings"] = {"annotate": "stages"}
+    assert next_of(found, tmp_path) == "llm-perf try --annotate stages -- python train.py"
     started = [str(word) for word in stage1_command(tmp_path / "config.yaml", tmp_path, tmp_path / "workload")]
     found.environment["run"] = {"workload": [*started, "--profiled"]}
     assert next_of(found, tmp_path).startswith("llm-perf show ")

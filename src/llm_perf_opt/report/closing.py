@@ -46,11 +46,11 @@ def next_of(report: NCUProfileRegionReport, out: Path) -> str:
     place, stage = shlex.quote(str(out)), shlex.quote(report.answer.stage)
     if not report.answer.stage:
         return ""
-    program, serving = _program(report), _serving(report)
+    program, serving, marked = _program(report), _serving(report), _marked(report)
     if program and is_host_only(report):
-        return shlex.join(["llm-perf", "profile", *serving, "--"]) + f" {program}"
+        return shlex.join(["llm-perf", "profile", *marked, *serving, "--"]) + f" {program}"
     if program and not serving and report.answer.fixes and not any(fix.tried for fix in report.answer.fixes):
-        return f"llm-perf try -- {program}"
+        return shlex.join(["llm-perf", "try", *marked, "--"]) + f" {program}"
     if program:
         return f"change the program, run it again, then: llm-perf compare {place} NEW_RUN"
     return f"llm-perf show {place} {stage}" if (out / "report.json").is_file() else ""
@@ -66,6 +66,13 @@ def _program(report: NCUProfileRegionReport) -> str:
         return ""
     text = shlex.join(words)
     return "CMD" if len(text) > _LONGEST_COMMAND or HIDDEN.search(text) else text
+
+
+def _marked(report: NCUProfileRegionReport) -> list[str]:
+    """The option that gave the program its ranges: without it the next run would have others."""
+    settings = _run_facts(report).get("settings")
+    mode = settings.get("annotate") if isinstance(settings, dict) else None
+    return ["--annotate", mode] if mode in ("stages", "modules") else []
 
 
 def _serving(report: NCUProfileRegionReport) -> list[str]:
