@@ -24,6 +24,7 @@ from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport,
 from llm_perf_opt.regions.names import visible
 from llm_perf_opt.report.accounting import accounts
 from llm_perf_opt.report.cards import Card, cards
+from llm_perf_opt.report.identity import date_words, identity, notices, program_name, tab_title
 from llm_perf_opt.report.line_rows import HEAD as LINE_HEAD
 from llm_perf_opt.report.line_rows import known_words, line_tables
 from llm_perf_opt.report.page_data import counter_unit, page_data, page_regions
@@ -95,7 +96,11 @@ def render_html(view: View) -> str:
     libraries = library_regions(view.regions, report.stages)
     page = template().render(
         report=report,
-        title=_title(report),
+        title=program_name(report),
+        tab=tab_title(view),
+        identity=identity(view),
+        notices=notices(view),
+        made=date_words(report.generated_at),
         gpus=sorted({visible(str(name)) for name in report.environment.get("gpus", {}).values()}),
         scope=scope,
         regions=regions,
@@ -175,13 +180,6 @@ def _asset(name: str) -> str:
 
 def _hash(text: str) -> str:
     return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-
-
-def _title(report: NCUProfileRegionReport) -> str:
-    name = str(report.inputs[0].get("path", "")) if report.inputs else ""
-    for ending in (".gz", ".xz", ".sqlite", ".nsys-rep", ".ncu-rep", ".json", ".csv"):
-        name = name.removesuffix(ending)
-    return visible(name.rsplit("/", 1)[-1], 60) if name else "Region report"
 
 
 def _sections(view: View) -> list[tuple[str, str]]:

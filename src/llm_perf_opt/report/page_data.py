@@ -75,6 +75,7 @@ def page_data(view: View, regions: list[NCUProfileRegion]) -> dict[str, Any]:
         "roofs": [_roofs(gpu) for gpu in report.hardware],
         "peaksUsed": peaks_used(regions),
         "stages": [place[key] for key in report.stages if key in place],
+        "main": place.get(report.answer.stage, _WHOLE),
         "strip": strip,
         "timing": timing_columns(regions),
         "instancesProfiled": detail is not None and detail.profiled,

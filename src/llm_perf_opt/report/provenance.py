@@ -10,6 +10,7 @@ from llm_perf_opt.metrics.hardware.limits import GpuHardware
 from llm_perf_opt.regions.model import NCUProfileRegionReport
 from llm_perf_opt.regions.names import visible
 from llm_perf_opt.regions.shell import shell_line
+from llm_perf_opt.report.identity import date_words
 from llm_perf_opt.report.page_data import peaks_used
 from llm_perf_opt.report.text import quantity
 from llm_perf_opt.rundir.command_lines import shell_text
@@ -89,7 +90,8 @@ def _run_card(run: dict[str, Any]) -> ProvenanceCard:
     card = ProvenanceCard("The run")
     for name in ("started_at", "finished_at", "state", "inputs"):
         if run.get(name):
-            card.facts.append((name.replace("_", " "), visible(str(run[name]))))
+            told = date_words(str(run[name])) if name.endswith("_at") else visible(str(run[name]))
+            card.facts.append((name.replace("_", " "), told))
     card.facts += [(visible(str(k)), visible(_plain(v), 200)) for k, v in _pairs(run.get("tools"))]
     for when, gpus in (("before", run.get("gpus_before")), ("after", run.get("gpus_after"))):
         for gpu in gpus if isinstance(gpus, list) else []:
@@ -125,7 +127,7 @@ def _pairs(value: object) -> list[tuple[object, object]]:
 def _report_card(report: NCUProfileRegionReport) -> ProvenanceCard:
     card = ProvenanceCard("This report")
     card.facts = [
-        ("made", report.generated_at),
+        ("made", date_words(report.generated_at)),
         ("llm-perf", str(report.environment.get("llm_perf_opt", __version__))),
         ("attribution", report.attribution),
         ("settings", report.config_fingerprint),

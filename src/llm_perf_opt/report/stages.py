@@ -117,6 +117,10 @@ def _warmup(region: NCUProfileRegion) -> float | None:
     return region.timing.warmup.total_ns or None if region.timing else None
 
 
+def _kernel_verdict(performance: RegionPerformance) -> str | None:
+    return None if performance.gpu_verdict.bound == "unknown" else performance.gpu_verdict.title
+
+
 def _limit(performance: RegionPerformance) -> float | None:
     light = performance.speed_of_light
     return light.limit.of("ns") if light and roofs_known(light) else None
@@ -187,7 +191,7 @@ _BYTES = "DRAM bytes over what the memory can move"
 
 STAGE_COLUMNS: tuple[StageColumn, ...] = (
     Column("verdict", of_performance(lambda p: p.verdict.title), "verdict", words=True, from_width=0),
-    Column("gpu_verdict", of_performance(lambda p: p.gpu_verdict.title), "its kernels", words=True),
+    Column("gpu_verdict", of_performance(_kernel_verdict), "its kernels", words=True),
     Column("instances", evaluated_instances, "inst.", count, "steady ones", from_width=130),
     Column("time_ns", stage_time, "time", duration, "of all steady instances", from_width=0),
     Column("each_ns", _each, "median", duration, "of one steady instance", from_width=120),

@@ -19,8 +19,14 @@ const columns = [
 ];
 // Where the recording tells what launches the kernels.
 const sources = (data.evaluated ?? []).map((one) => new Map(one?.sources ?? []));
-const sourceOf = (row) => sources[state.region]?.get(rows.name[row]) ?? MISSING;
-if (sources.some((known) => known.size)) columns.push({ id: "by", title: "launched by", plain: true, show: sourceOf, hint: "operator, with M×N×K of a product, and lines of the program; of the chosen region" });
+// Of the chosen region, or of the one around it that knows; of the whole recording, of the stages.
+function sourceOf(row) {
+  const asked = [];
+  for (let at = state.region; at !== NONE; at = regions.parent[at]) asked.push(at);
+  const known = (asked.length ? asked : data.stages).map((at) => sources[at]?.get(rows.name[row])).find(Boolean);
+  return known ?? MISSING;
+}
+if (sources.some((known) => known.size)) columns.push({ id: "by", title: "launched by", plain: true, show: sourceOf, hint: "operator, with M×N×K of a product, and lines of the program; of the chosen region, or else of the first stage that launches it" });
 
 const totalOf = () => (state.region === NONE ? data.total.gpu : regions.gpu[state.region]);
 function shareBar(row) {

@@ -57,7 +57,9 @@ function fillInstances() {
     shown.instance = null;
     return;
   }
-  const typical = typicalOf(found);
+  // Without a selection the stage of the answer is shown, or what is kept inside it.
+  const answered = found.filter((i) => state.region === NONE && data.main !== NONE && isInside(recorded.instances.region[i], data.main));
+  const typical = typicalOf(answered.length ? answered : found);
   menu.value = typical;
   showInstance(typical, region === state.region ? "" : `No instance of ${selectionName()} is kept launch by launch in this file: that is done for a typical, the first and the last instance of each stage. This is ${regions.full[recorded.instances.region[typical]]}. ${WHOLE_TRACE}`);
 }
