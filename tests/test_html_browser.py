@@ -528,6 +528,16 @@ def test_cards_and_kernels_lead_to_the_timeline(browser: Browser, steps: str) ->
     assert opened.quiet(), opened.complaints
 
 
+def test_a_page_begins_with_the_stage_of_its_answer_and_every_fix_leads_to_work(browser: Browser) -> None:
+    opened = browser.open(render_html(report(recording("kineto-"))))
+    assert opened.text("#strip-what") == "decode, instance 1 of 1"  # prefill has more kernel time
+    for number in range(opened.count("[data-select]")):
+        opened.page.locator("[data-select]").nth(number).click()
+        assert int(opened.page.locator("#strip").get_attribute("data-launches")) > 0
+        assert 0 <= opened.page.evaluate("document.getElementById('timeline').getBoundingClientRect().top") < 120
+    assert opened.quiet(), opened.complaints
+
+
 # -- keyboard and themes -------------------------------------------------------------------------------
 
 

@@ -14,6 +14,7 @@ from llm_perf_opt.report.answer import answer_of
 from llm_perf_opt.report.text import full_label
 from llm_perf_opt.rundir.command_lines import HIDDEN
 
+_LOGS = ("measure/workload.log", "workload.log", "stage1.log")  # what the program printed
 _LONGEST_COMMAND = 200  # characters; one that was cut could not be typed
 _OF_RUNNERS = "--resolved"  # a built-in model is started with a file of its run, gone by now: nobody can type that
 
@@ -31,6 +32,8 @@ def print_closing(result: str, page: Path | None, following: str) -> None:
 def result_of(report: NCUProfileRegionReport) -> str:
     """The stage, what holds it back, and what the first fix could win."""
     found = report.answer
+    if error := _failure(report):
+        return f"{error} {'Until then: ' if found.where else ''}{found.where}".rstrip()
     stage = next((region for region in stage_regions(report) if region.key == found.stage), None)
     if stage is None or stage.performance is None or found.verdict == "unknown":
         return found.where or next((note.message for note in report.diagnostics), "")
@@ -44,6 +47,9 @@ def result_of(report: NCUProfileRegionReport) -> str:
 def next_of(report: NCUProfileRegionReport, out: Path) -> str:
     """The command that leads on from a report; empty where there is none."""
     place, stage = shlex.quote(str(out)), shlex.quote(report.answer.stage)
+    if _failure(report):
+        log = next((out / name for name in _LOGS if (out / name).is_file()), None)
+        return f"less {shlex.quote(str(log))}" if log else ""
     if not report.answer.stage:
         return ""
     program, serving, marked = _program(report), _serving(report), _marked(report)
@@ -54,6 +60,13 @@ def next_of(report: NCUProfileRegionReport, out: Path) -> str:
     if program:
         return f"change the program, run it again, then: llm-perf compare {place} NEW_RUN"
     return f"llm-perf show {place} {stage}" if (out / "report.json").is_file() else ""
+
+
+def _failure(report: NCUProfileRegionReport) -> str:
+    """Why the run failed; empty where it did not."""
+    if _run_facts(report).get("state") != "failed":
+        return ""
+    return next((note.message for note in report.diagnostics if note.severity == "error"), "")
 
 
 def _program(report: NCUProfileRegionReport) -> str:

@@ -1,0 +1,68 @@
+"""The first lines of the page: which program, how fast, and what makes the numbers doubtful."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+from attrs import evolve
+
+from conftest import report as build
+from llm_perf_opt.diagnosis import Diagnosis
+from llm_perf_opt.regions.model import NCUProfileRegionReport
+from llm_perf_opt.report.html import render_html
+from llm_perf_opt.report.identity import date_words, identity, notices, program_name, tab_title
+from llm_perf_opt.report.view import view_of
+
+report = partial(build, launch_detail=True)
+
+
+@pytest.fixture(scope="module")
+def trace() -> NCUProfileRegionReport:
+    return report("kineto-*.json")
+
+
+def of_run(found: NCUProfileRegionReport, **facts: Any) -> NCUProfileRegionReport:
+    return evolve(found, environment=found.environment | {"run": facts})
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        (["/venv/bin/python", "-u", "src/generate.py", "--n", "3"], "generate.py"),
+        (["python", "-m", "shop.serve", "--port", "80"], "serve"),
+        (["torchrun", "--nproc-per-node", "8", "train.py"], "train.py"),
+        (["vllm", "serve", "MODEL"], "vllm"),
+        ([], "kineto-torch2.11-h200-2layers"),
+    ],
+)
+def test_a_page_is_named_after_the_program(trace: NCUProfileRegionReport, words: list[str], name: str) -> None:
+    assert program_name(of_run(trace, workload=words)) == name
+
+
+def test_the_tab_says_what_a_token_takes(trace: NCUProfileRegionReport) -> None:
+    """Three steps of decode take 83.0 ms."""
+    view = view_of(of_run(trace, workload=["python", "generate.py"], settings={"model": {"name": "tiny_llm"}}))
+    assert tab_title(view) == "generate.py: 27.7 ms per token"
+    assert identity(view) == ["model tiny_llm", "27.7 ms per token", "36.14 tokens/s"]
+    assert "<title>generate.py: 27.7 ms per token · llm-perf</title>" in render_html(view)
+
+
+def test_a_server_says_its_batch_and_what_a_request_waits_for_a_token() -> None:
+    view = view_of(report("serving-*.sqlite"))
+    assert identity(view)[:2] == ["batch 64", "118 ms per token"]
+
+
+def test_a_run_that_failed_says_so_before_any_number(trace: NCUProfileRegionReport) -> None:
+    error = Diagnosis("WORKLOAD_FAILED", "error", "The program failed <b>.", "Look at its log.")
+    failed = evolve(of_run(trace, state="failed", workload=["a.py"]), diagnostics=[error])
+    assert [(n.severity, n.fix) for n in notices(view_of(failed))] == [("error", ""), ("error", "Look at its log.")]
+    page = render_html(view_of(failed))
+    assert page.index("The run failed.") < page.index("The program failed &lt;b&gt;.") < page.index('class="headline"')
+    assert not notices(view_of(evolve(of_run(trace, state="done"), diagnostics=[])))
+
+
+def test_a_date_is_one_that_people_read() -> None:
+    assert date_words("2026-11-06T01:02:03+02:00") == "5 November 2026, 23:02 UTC"
+    assert date_words("<yesterday>") == "<yesterday>"
