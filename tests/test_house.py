@@ -19,8 +19,9 @@ SHARED_NAMES = ("__init__.py", "argv.py", "columns.py", "files.py")
 # 66,050 without jobs of many ranks and sweeps, rules for servers, agents, notebooks, and the JSON of every verb declared.
 # 70,800 without counters of one rank beside the others, and what printed counters tell (L1 by cycles, DRAM before L2).
 # 71,150 without the first lines of the page: program, speed, failed runs.
+# 71,320 without what collectives send and how fast, and the imbalance of experts and stages.
 # Raised only with a capability, in the commit that brings it.
-MOST_LINES = 71_320
+MOST_LINES = 71_640
 
 # Words of the last column of the table in CONTRIBUTING.md, as far as they have no other meaning in this field.
 NOT_OURS = re.compile(

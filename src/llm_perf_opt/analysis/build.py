@@ -44,7 +44,7 @@ from llm_perf_opt.regions.model import SCHEMA_VERSION, Coverage, NCUProfileRegio
 from llm_perf_opt.regions.names import short_kernel_name
 from llm_perf_opt.regions.patterns import NameFilter, RegionFilter
 from llm_perf_opt.regions.prepared import prepare
-from llm_perf_opt.regions.rank_skew import RankSkew, RankSteps
+from llm_perf_opt.regions.rank_skew import CollectiveUse, RankSkew, RankSteps
 from llm_perf_opt.regions.ranking import heaviest
 from llm_perf_opt.regions.table import WHOLE
 from llm_perf_opt.spelling import nearest
@@ -72,6 +72,7 @@ class _Found:
     code: Mapping[str, CodeLines] = Factory(dict)  # see `Inputs`
     skew: RankSkew | None = None
     rank_steps: RankSteps | None = None
+    collectives: list[CollectiveUse] = Factory(list)
     common: CommonTimes = Factory(CommonTimes)
 
 
@@ -136,6 +137,7 @@ def build_streamed_report(
         waiting=stream.waiting,
         skew=stream.skew,
         rank_steps=stream.rank_steps,
+        collectives=stream.collectives,
         common=stream.common,
     )
     again = partial(build_streamed_report, read, measured=measured)
@@ -170,6 +172,7 @@ def _with_timeline(
         builder.code,
         builder.skew,
         builder.rank_steps,
+        builder.collectives,
         builder.common,
     )
 
@@ -229,6 +232,7 @@ def _finished(
         coverage=found.coverage,
         ranks=found.skew,
         rank_steps=found.rank_steps,
+        collectives=found.collectives,
     )
     main = report.main_scope
     good, odd = usable({name: info for c in counter_sets for name, info in c.metric_info.items()})

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from attrs import Factory, define
@@ -49,6 +50,9 @@ class RankCalls:
     end: Int64s
     launched: Int64s  # on the host, where known; else as it started
     regions: list[Int64s]  # for each domain the innermost region, by the numbers of the common table
+    what: list[str] = Factory(list)  # as the program called it, where known; else the kernel
+    bytes: Int64s = Factory(lambda: np.zeros(0, dtype=np.int64))  # of each message; UNKNOWN where nobody says
+    group: Int64s = Factory(lambda: np.zeros(0, dtype=np.int64))  # ranks that take part; UNKNOWN as well
 
     @property
     def label(self) -> str:
@@ -69,20 +73,34 @@ def rank_calls(timeline: Timeline, attribution: Attribution, numbers: Int64s) ->
     for owner, part in group_by(kernels.process[chosen].astype(np.int64) << 32 | kernels.device[chosen]):
         mine = chosen[part][np.argsort(kernels.start[chosen[part]], kind="stable")]
         process = timeline.processes[owner >> 32]
+        names = [timeline.strings[n] for n in kernels.name[mine].tolist()]
         found.append(
             RankCalls(
                 rank=process.rank,
                 pid=process.pid,
                 device=owner & 0xFFFFFFFF,
                 source=timeline.source,
-                name=[timeline.strings[n] for n in kernels.name[mine].tolist()],
+                name=names,
                 start=kernels.start[mine],
                 end=kernels.end[mine],
                 launched=np.where(kernels.host_time[mine] != UNKNOWN, kernels.host_time[mine], kernels.start[mine]),
                 regions=[lookup[regions[mine]] for regions in attribution.kernels.by_domain],
+                **_messages_of(timeline, mine, names),
             )
         )
     return found
+
+
+def _messages_of(timeline: Timeline, kernels: Int64s, names: list[str]) -> dict[str, Any]:
+    """What the collectives were given: columns of `RankCalls`."""
+    messages = timeline.messages
+    what, columns = list(names), np.full((2, len(kernels)), UNKNOWN, dtype=np.int64)
+    place = {kernel: at for at, kernel in enumerate(kernels.tolist())} if len(messages) else {}
+    for row, kernel in enumerate(messages.kernel.tolist()):
+        if (at := place.get(kernel)) is not None:
+            columns[:, at] = messages.bytes[row], messages.ranks[row]
+            what[at] = timeline.strings[int(messages.what[row])]
+    return {"what": what, "bytes": columns[0], "group": columns[1]}
 
 
 @define(eq=False)

@@ -6,6 +6,7 @@ import numpy as np
 from attrs import Factory, define, evolve, field
 
 from llm_perf_opt.analysis.code_lines import CodeLines
+from llm_perf_opt.analysis.collective_use import collective_use
 from llm_perf_opt.analysis.engine_loop import engine_diagnoses
 from llm_perf_opt.analysis.gpu_condition import gpu_diagnoses, gpu_facts
 from llm_perf_opt.analysis.rank_steps import rank_steps, steps_of
@@ -27,7 +28,7 @@ from llm_perf_opt.regions.model import Coverage, MemoryWork, NCUProfileRegion, S
 from llm_perf_opt.regions.names import short_kernel_name
 from llm_perf_opt.regions.patterns import NameFilter, RegionFilter
 from llm_perf_opt.regions.prepared import find_regions
-from llm_perf_opt.regions.rank_skew import RankSkew, RankSteps
+from llm_perf_opt.regions.rank_skew import CollectiveUse, RankSkew, RankSteps
 from llm_perf_opt.regions.rollup import RolledUp, Selection, copies_by_kind, roll_up
 from llm_perf_opt.regions.table import DEEPEST, POOLED, RegionTable
 from llm_perf_opt.regions.whole_recording import COVERED
@@ -54,6 +55,7 @@ class TimelineReport:
     code: dict[str, CodeLines] = Factory(dict)  # by scope; empty where the recording tells of no code
     skew: RankSkew | None = None
     rank_steps: RankSteps | None = None
+    collectives: list[CollectiveUse] = Factory(list)
     common: CommonTimes = Factory(CommonTimes)
 
     def __attrs_post_init__(self) -> None:
@@ -123,7 +125,9 @@ class TimelineReport:
             self.coverage = counters.coverage(parts[-1].selection.kernels)
             self.diagnostics += counters.diagnoses(self.coverage)
         table = self.attribution.table
-        compared = compare_ranks(rank_calls(self.timeline, self.attribution, np.arange(len(table))))
+        calls = rank_calls(self.timeline, self.attribution, np.arange(len(table)))
+        compared = compare_ranks(calls)
+        self.collectives = collective_use(calls, compared, table)
         self.skew = compared.found if compared else None
         steps = steps_of(self.timeline, self.attribution, self.warmth.instances, np.arange(len(table)))
         self.rank_steps = rank_steps(steps, compared, scopes, table)

@@ -11,6 +11,7 @@ import attrs
 import numpy as np
 from attrs import Factory, define
 
+from llm_perf_opt.analysis.collective_use import collective_use
 from llm_perf_opt.analysis.rank_steps import OfRank, rank_steps, steps_of
 from llm_perf_opt.analysis.ranks import CommonTimes, RankCalls, common_times, compare_ranks, rank_calls
 from llm_perf_opt.analysis.report_options import ReportOptions
@@ -41,13 +42,14 @@ from llm_perf_opt.analysis.verdicts.rules import verdict_rules
 from llm_perf_opt.analysis.waiting import KnownWaiting, Waiting
 from llm_perf_opt.diagnosis import Diagnosis
 from llm_perf_opt.regions.attribution import Attribution
+from llm_perf_opt.regions.collective_messages import Messages
 from llm_perf_opt.regions.columns import Int64s, OperatorCalls, Ranges, Timeline, Work
 from llm_perf_opt.regions.combine import CommonNames, Translated, combined
 from llm_perf_opt.regions.instances import Instances
 from llm_perf_opt.regions.model import MemoryWork, Scope, ScopeTotals
 from llm_perf_opt.regions.patterns import NameFilter, RegionFilter
 from llm_perf_opt.regions.prepared import find_regions, prepare_timeline
-from llm_perf_opt.regions.rank_skew import RankSkew, RankSteps
+from llm_perf_opt.regions.rank_skew import CollectiveUse, RankSkew, RankSteps
 from llm_perf_opt.regions.rollup import RolledUp, roll_up
 
 _MOST_EXPLAINED = 96  # regions of each recording whose waiting is looked into
@@ -88,6 +90,7 @@ class TimelineStream:
     _steps: list[tuple[int, OfRank]] = Factory(list)
     skew: RankSkew | None = None
     rank_steps: RankSteps | None = None
+    collectives: list[CollectiveUse] = Factory(list)
     common: CommonTimes = Factory(CommonTimes)
     steady: dict[str, dict[str, SteadyRegion]] = Factory(dict)  # scope -> region key; empty where nothing warms up
     waiting: dict[str, KnownWaiting] = Factory(dict)  # by scope
@@ -173,6 +176,7 @@ class TimelineStream:
         self.diagnostics += builder.diagnoses()
         compared = compare_ranks(self._ranks)
         self.skew = compared.found if compared else None
+        self.collectives = collective_use(self._ranks, compared, self._names.table)
         self.rank_steps = rank_steps(self._steps, compared, scopes, self._names.table)
         self.common = common_times(scopes, compared, self._names.table, only_timed=not self._saw_gpu)
         return scopes
@@ -251,5 +255,12 @@ def _without_columns(timeline: Timeline) -> Timeline:
     """What a report says of the recording itself."""
     empty, calls = Work.empty(), OperatorCalls.empty()
     return attrs.evolve(
-        timeline, strings=[], kernels=empty, copies=empty, graphs=empty, ranges=Ranges.empty(), calls=calls
+        timeline,
+        strings=[],
+        kernels=empty,
+        copies=empty,
+        graphs=empty,
+        ranges=Ranges.empty(),
+        calls=calls,
+        messages=Messages.empty(),
     )

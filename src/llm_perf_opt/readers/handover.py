@@ -17,6 +17,7 @@ import numpy as np
 
 from llm_perf_opt.diagnosis import Diagnosis
 from llm_perf_opt.regions import columns
+from llm_perf_opt.regions.collective_messages import Messages
 from llm_perf_opt.regions.traffic import Traffic
 
 _OF_COLUMNS = (
@@ -34,7 +35,7 @@ _OF_COLUMNS = (
 )
 _OF_COUNTERS = ("CounterSet", "Action", "MetricInfo", "Rule")
 _CLASSES = {name: getattr(columns, name) for name in (*_OF_COLUMNS, *_OF_COUNTERS)}
-_CLASSES |= {"Diagnosis": Diagnosis, "Traffic": Traffic}
+_CLASSES |= {"Diagnosis": Diagnosis, "Traffic": Traffic, "Messages": Messages}
 _DTYPES = {"int64": np.int64, "int32": np.int32, "bool": np.bool_}
 _PLAIN = {str, int, float, bool, type(None)}
 _MARK = "@"  # the key that says what an object is; one that has it by chance is written as pairs

@@ -33,6 +33,7 @@ from llm_perf_opt.readers.nsys_schema import AXES
 from llm_perf_opt.readers.plausible import refuse_implausible, shortened
 from llm_perf_opt.readers.sandbox import Notes
 from llm_perf_opt.regions.code import innermost, parse_place
+from llm_perf_opt.regions.collective_messages import Messages
 from llm_perf_opt.regions.columns import (
     OPERATOR,
     SHORTEST_EVENT,
@@ -313,6 +314,7 @@ def _timeline(trace: Trace, about: dict[str, Any], source: str) -> Timeline:
     outermost = outermost_calls(calls)
     operators = _add_operators(trace, calls, outermost)
     kernels, copies = _work(trace.kernels, trace), _work(trace.copies, trace)
+    sorted_row = np.argsort(np.argsort(trace.kernels.column("start", np.int64), kind="stable"), kind="stable").tolist()
     timeline = Timeline(
         source=source,
         kind="kineto",
@@ -322,6 +324,7 @@ def _timeline(trace: Trace, about: dict[str, Any], source: str) -> Timeline:
         threads=trace.thread_process,
         kernels=kernels,
         copies=copies,
+        messages=Messages.of([(sorted_row[row], *rest) for row, *rest in trace.messages]),
         graphs=Work.empty(),
         ranges=_ranges(trace.ranges, trace.thread_process),
         host=_host(trace),

@@ -16,6 +16,7 @@ from llm_perf_opt.metrics.host_calls import WAITING_CALLS, call_kind
 from llm_perf_opt.readers.kineto_code import HostCode, HostRows, what_it_launches
 from llm_perf_opt.readers.kineto_columns import Rows, Unusual, host_rows, kernel_rows, launch_rows, number_of
 from llm_perf_opt.readers.kineto_json import LARGEST, DecimalText, nanoseconds
+from llm_perf_opt.readers.kineto_messages import COLLECTIVE_NAME, message_of
 from llm_perf_opt.readers.kineto_operators import STEP
 from llm_perf_opt.readers.nsys_schema import AXES
 from llm_perf_opt.regions.columns import CALL, SHORTEST_EVENT, UNKNOWN
@@ -58,6 +59,7 @@ class Trace:
     threads: dict[tuple[int, str], int] = Factory(dict)
     thread_process: list[int] = Factory(list)
     kernels: Rows = Factory(lambda: Rows(*_WORK, "shared", *AXES))
+    messages: list[tuple[int, int, int, int]] = Factory(list)  # of collectives: row of the kernel, bytes, ranks, name
     copies: Rows = Factory(lambda: Rows(*_WORK, "bytes"))
     launches: Rows = Factory(lambda: Rows("correlation", "start", "thread", "launches"))  # calls of the CUDA API
     ranges: Rows = Factory(lambda: Rows("start", "end", "thread", "name"))
@@ -90,7 +92,10 @@ class Trace:
             waiting = host_rows(slow, CALL, self.code.threads, self.strings) if slow else None
             launches = launch_rows(calls, self.threads, what_it_launches) if calls else None
             if kernels:
-                self.kernels.add_rows(kernel_rows(kernels, self.strings))
+                rows = kernel_rows(kernels, self.strings)
+                for row, event in enumerate(kernels, len(self.kernels)):
+                    self._add_message(row, event["args"])
+                self.kernels.add_rows(rows)
         except (Unusual, AttributeError, KeyError, TypeError, ValueError, OverflowError):
             return events
         if launches is not None:
@@ -168,7 +173,13 @@ class Trace:
         args = _args(event)
         shared = _optional_integer(args.get("shared memory"))
         sizes = (*_sizes(args.get("grid")), *_sizes(args.get("block")))
+        self._add_message(len(self.kernels), args)
         self.kernels.add(*self._work(event, args), shared if shared <= LARGEST_SIZE else UNKNOWN, *sizes)
+
+    def _add_message(self, row: int, args: dict[str, Any]) -> None:
+        if COLLECTIVE_NAME in args and (message := message_of(args)) is not None:
+            name, size, ranks = message
+            self.messages.append((row, size, ranks, number_of(name, self.strings)))
 
     def _add_copy(self, event: dict[str, Any]) -> None:
         args = _args(event)

@@ -17,6 +17,7 @@ MEMSET = "CUPTI_ACTIVITY_KIND_MEMSET"
 GRAPHS = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
 GRAPH_NODES = "CUDA_GRAPH_NODE_EVENTS"
 NVTX = "NVTX_EVENTS"
+PAYLOAD_FIELDS = "NVTX_PAYLOAD_SCHEMA_ENTRIES"
 STRINGS = "StringIds"
 SAMPLES = "GPU_METRICS"
 SAMPLE_NAMES = "TARGET_INFO_GPU_METRICS"
@@ -65,6 +66,7 @@ TABLES: Mapping[str, Table] = {
         rows=("eventType", (*PUSH_POP, *START_END, DOMAIN, MARK)),
         is_event=True,
     ),
+    PAYLOAD_FIELDS: Table(("schemaId", "offset"), blobs=("name",)),  # of use with payloads alone
     STRINGS: Table(("id",), texts=("value",)),
     SAMPLES: Table(("timestamp", "typeId", "metricId", "value"), is_event=True),
     SAMPLE_NAMES: Table(("typeId", "metricId"), texts=("metricName",)),

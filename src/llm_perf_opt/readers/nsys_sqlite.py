@@ -16,6 +16,7 @@ from llm_perf_opt.readers.nsys_export import THREAD_BITS, Export, Progress, dist
 from llm_perf_opt.readers.nsys_facts import gpu_facts, list_processes, note_missing, read_environment
 from llm_perf_opt.readers.nsys_host import build_host, telling_calls, with_code
 from llm_perf_opt.readers.nsys_lines import read_code
+from llm_perf_opt.readers.nsys_messages import read_messages
 from llm_perf_opt.readers.nsys_once import read_once
 from llm_perf_opt.readers.nsys_ranges import build_ranges, name_domains, range_columns
 from llm_perf_opt.readers.nsys_schema import GRAPHS, KERNELS, MEMCPY, MEMSET, NVTX, RUNTIME
@@ -128,6 +129,7 @@ def _timeline(export: Export, launch_config: bool, progress: Progress | None) ->
         gpu_facts=facts,
         traffic=read_traffic(export) if launch_config else {},
         only_once=read_once(export, process_ids),
+        messages=read_messages(export, kernel_work, thread_ids),
     )
     note_missing(export, timeline)
     return timeline

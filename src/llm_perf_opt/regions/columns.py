@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from llm_perf_opt.diagnosis import Diagnosis
 from llm_perf_opt.metrics.catalogue import TIME
+from llm_perf_opt.regions.collective_messages import Messages
 from llm_perf_opt.regions.gpu_samples import GpuSamples
 from llm_perf_opt.regions.traffic import Traffic
 
@@ -275,6 +276,7 @@ class Timeline:
     gpu_facts: dict[int, dict[str, Any]] = Factory(dict)  # device id -> attributes, as `metrics.hardware` names them
     traffic: dict[int, Traffic] = Factory(dict)  # device id -> what it moved; empty where nsys did not sample that
     only_once: OnlyOnce = field(factory=OnlyOnce.empty)
+    messages: Messages = field(factory=Messages.empty)  # of collectives; none where the recording does not say
     gpus: list[GpuSamples] = Factory(list)  # of a program that was measured by itself; those it used
     operators: list[str] = Factory(list)  # names of ranges that are operators or modules of a PyTorch trace
     engine_threads: list[int] = Factory(list)  # of PyTorch's autograd engine, where more than ranges tell them

@@ -13,6 +13,7 @@ from attrs import evolve, fields
 from numpy.typing import NDArray
 
 from llm_perf_opt.diagnosis import Diagnosis, diagnose
+from llm_perf_opt.regions.collective_messages import Messages
 from llm_perf_opt.regions.columns import (
     UNKNOWN,
     CodeSpans,
@@ -29,7 +30,7 @@ from llm_perf_opt.regions.columns import (
 
 _WORK_COLUMNS = ("start", "end", "process", "device", "name", "host_time", "thread", "graph_node")  # that all have
 _Shift = Callable[[NDArray[Any]], NDArray[Any]]
-Columns = TypeVar("Columns", Ranges, GraphNodes, HostEvents, CodeSpans, OperatorCalls, OnlyOnce, LaunchConfig)
+Columns = TypeVar("Columns", Ranges, GraphNodes, HostEvents, CodeSpans, OperatorCalls, OnlyOnce, LaunchConfig, Messages)
 
 
 def merge_timelines(timelines: list[Timeline]) -> Timeline:
@@ -57,6 +58,7 @@ def merge_timelines(timelines: list[Timeline]) -> Timeline:
         lines_are_functions=any(t.lines_are_functions for t in timelines),
         calls=_joined([t.calls for t in shifted]),
         only_once=_joined([t.only_once for t in shifted]),
+        messages=_joined([t.messages for t in shifted]),
         devices={device: name for t in timelines for device, name in t.devices.items()},
         environment=first.environment,
         diagnostics=[diagnosis for t in timelines for diagnosis in t.diagnostics] + _left_out(timelines),
@@ -150,6 +152,11 @@ def _moved(timeline: Timeline, strings: dict[str, int], domains: list[str], befo
         code=spans(timeline.code),
         calls=evolve(calls, thread=_offset(threads)(calls.thread), name=names(calls.name), inputs=names(calls.inputs)),
         only_once=evolve(timeline.only_once, process=_offset(processes)(timeline.only_once.process)),
+        messages=evolve(
+            timeline.messages,
+            kernel=timeline.messages.kernel + sum(len(t.kernels) for t in before),
+            what=names(timeline.messages.what),
+        ),
     )
 
 

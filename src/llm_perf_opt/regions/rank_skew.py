@@ -33,6 +33,23 @@ class RankSkew:
 
 
 @define(frozen=True)
+class CollectiveUse:
+    """Collectives of one kind in one region, whose messages the recording tells."""
+
+    region: str  # key of the innermost around them; empty: none
+    kind: str  # "all-reduce" | "all-gather" | …
+    ranks: int | None  # that take part; None: not recorded
+    calls: int  # on one rank
+    bytes: int  # of all of them on one rank: the larger of what it gives and gets
+    median_bytes: int  # of one
+    time_ns: int  # of their kernels
+    waiting_ns: int | None  # of that, for ranks that came later; None: only one rank is known
+    transfer_ns: int | None  # once all were there
+    bandwidth: float | None  # bytes a second over the transfer; over all of the time where waiting is not known
+    bus_bandwidth: float | None  # the same as a link sees it, as NCCL's tests count; None: ranks are not known
+
+
+@define(frozen=True)
 class RankRow:
     """One rank, step by step."""
 

@@ -24,6 +24,8 @@ from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport,
 from llm_perf_opt.regions.names import visible
 from llm_perf_opt.report.accounting import accounts
 from llm_perf_opt.report.cards import Card, cards
+from llm_perf_opt.report.collective_rows import HEAD as COLLECTIVE_HEAD
+from llm_perf_opt.report.collective_rows import WORDS, collective_table
 from llm_perf_opt.report.identity import date_words, identity, notices, program_name, tab_title
 from llm_perf_opt.report.line_rows import HEAD as LINE_HEAD
 from llm_perf_opt.report.line_rows import known_words, line_tables
@@ -120,6 +122,9 @@ def render_html(view: View) -> str:
         steps=step_rows(view),
         step_head=STEP_HEAD,
         step_sentence=step_sentence(view),
+        collective_head=COLLECTIVE_HEAD,
+        collective_words=WORDS,
+        collectives=collective_table(view),
         rank_table=rank_table(view),
         rank_texts=RANK_TEXTS,
         rank_sentence=rank_sentence(view),
@@ -186,6 +191,7 @@ def _sections(view: View) -> list[tuple[str, str]]:
     last = [("diagnostics", "Diagnostics"), ("provenance", "Provenance")]
     steps = [("steps", "Steps")] if step_rows(view) else []
     steps += [("ranks", "Ranks")] if view.report.rank_steps is not None else []
+    steps += [("collectives", "Collectives")] if view.report.collectives else []
     if view.host_only:
         return [("answer", "Answer"), ("regions", "Regions"), *steps, *last]
     found = [("answer", "Answer")]

@@ -10,6 +10,8 @@ from llm_perf_opt.regions.model import KernelRecord, MetricValue, NCUProfileRegi
 from llm_perf_opt.regions.names import visible
 from llm_perf_opt.regions.shell import ncu_options, shell_line
 from llm_perf_opt.report.accounting import account_line
+from llm_perf_opt.report.collective_rows import HEAD as COLLECTIVE_HEAD
+from llm_perf_opt.report.collective_rows import WORDS, collective_table
 from llm_perf_opt.report.md_syntax import code, command, plain, table
 from llm_perf_opt.report.md_tables import answer_lines, diagnosis_words, region_lines
 from llm_perf_opt.report.performance_md import (
@@ -132,7 +134,10 @@ def _ranks(view: View) -> list[str]:
     head, *rows = [list(map(plain, row)) for row in rank_table(view)] or [[]]
     notes = sum(title in TEXTS for title in head)
     shown = table(head, rows, numbers=len(head) - notes, notes=notes)
-    return ["", "## Ranks", "", plain(rank_sentence(view)), "", *shown] if rows else []
+    steps = ["", "## Ranks", "", plain(rank_sentence(view)), "", *shown] if rows else []
+    collectives = [[code(name), *map(plain, cells)] for name, *cells in collective_table(view)]
+    sent = table(list(COLLECTIVE_HEAD), collectives, numbers=len(COLLECTIVE_HEAD) - WORDS)
+    return [*steps, *(["", "## Collectives", "", *sent] if collectives else [])]
 
 
 def _launches(report: NCUProfileRegionReport) -> list[str]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 
 from attrs import define, evolve
 
 from llm_perf_opt.analysis.verdicts.findings import Found
 from llm_perf_opt.analysis.verdicts.rules import Facts, cannot_tell
+from llm_perf_opt.metrics.collective_kinds import kind_of
 from llm_perf_opt.metrics.families import COLLECTIVE
 from llm_perf_opt.metrics.quantity import Quantity, nanoseconds, shown
 from llm_perf_opt.regions.model import NCUProfileRegion, TimeSplit, Verdict
@@ -17,14 +17,6 @@ _KIND = "communication"
 _ODD = 10.0  # times as long as the others of its kind
 _ODD_SHARE = 0.5  # of the exposed time, from which on one collective decides the verdict
 _FEWEST = 3  # collectives of a kind of which one can be said to be odd
-_NAMES = {
-    "all-reduce": "all_?reduce|cross_device_reduce|one_shot|two_shot",
-    "all-gather": "all_?gather",
-    "reduce-scatter": "reduce_?scatter",
-    "all-to-all": "all_?to_?all|a2a|dispatch|combine",
-    "broadcast": "broadcast",
-    "exchange": "sendrecv",
-}
 
 
 @define(frozen=True)
@@ -56,7 +48,7 @@ def odd_collective(region: NCUProfileRegion) -> OddCollective | None:
     if found is None:
         return None
     longest, usual, name = found
-    kind = next((kind for kind, pattern in _NAMES.items() if re.search(pattern, name, re.IGNORECASE)), "collective")
+    kind = kind_of(name)
     article = "a" if kind[0] not in "aeo" else "an"
     ms = Quantity(1e6, "ns")
     return OddCollective(f"{article} {kind} of {shown(ms * longest)}", ms * (longest - usual), ms * usual)
