@@ -49,6 +49,7 @@ class Plan:
     rows: list[list[Any]]
     deleted: list[int]
     added: bool  # a column that came later: old rows do not have it
+    followed: bool  # is another table behind it? Rows near the end of a file are read one by one.
 
 
 @st.composite
@@ -79,6 +80,7 @@ def plans(draw: st.DrawFn) -> Plan:
         rows=rows,
         deleted=draw(st.lists(st.integers(0, max(len(rows) - 1, 0)), max_size=5, unique=True)) if rows else [],
         added=draw(st.booleans()),
+        followed=draw(st.booleans()),
     )
 
 
@@ -100,7 +102,14 @@ def make(path: Path, plan: Plan) -> None:
         for place in plan.deleted:
             if place < len(everything):
                 db.execute(f'DELETE FROM "t t" WHERE {key} = ?', (everything[place],))
+        if plan.followed:
+            add_behind(db)
         db.commit()
+
+
+def add_behind(db: sqlite3.Connection) -> None:
+    db.execute("CREATE TABLE behind (a)")
+    db.execute("INSERT INTO behind VALUES (zeroblob(100000))")
 
 
 def read_all(path: Path, table: str, columns: dict[str, Column]) -> dict[str, np.ndarray]:
@@ -156,6 +165,30 @@ def test_whole_numbers_of_every_width_need_nothing_but_the_pages(rows: list[tupl
 
 def _refuse(*_: object) -> Any:
     raise AssertionError("the slow path was taken")
+
+
+@pytest.mark.slow
+@examples(60)
+@given(
+    st.lists(st.sampled_from([0, 1, None, 2, 300, -70_000, 2**40, SMALLEST]), min_size=3, max_size=3),
+    st.lists(
+        st.tuples(st.sampled_from([0, 1]), st.sampled_from([2, -2, 200, 2**40, LARGEST])), min_size=1, max_size=99
+    ),
+)
+def test_rows_that_look_alike_are_decoded_together(first: list[int | None], rows: list[tuple[int, int]]) -> None:
+    """Alike but for a 0 that is a 1 elsewhere, and for the size of the last number that is wanted."""
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sqlite_columns._Table, "_decode", _refuse)
+        path = Path(folder) / "x.sqlite"
+        with contextlib.closing(sqlite3.connect(path)) as db:
+            db.execute("CREATE TABLE t (skipped, flag, a, b, last, rest)")
+            whole = [(flag, flag, *first[:2], last, first[2]) for flag, last in rows]
+            db.executemany("INSERT INTO t VALUES (?, ?, ?, ?, ?, ?)", whole)
+            add_behind(db)
+            db.commit()
+        names = ["rowid", "flag", "a", "b", "last"]
+        found = read_all(path, "t", {name: Column(name, -7) for name in names})
+        assert {name: values.tolist() for name, values in found.items()} == by_sqlite(path, "t", names, -7)
 
 
 def test_a_table_of_many_pages_and_parts_comes_in_the_order_of_its_rows(

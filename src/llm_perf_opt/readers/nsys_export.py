@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -135,16 +135,20 @@ class Export:
         """Indices into `strings` for a column of `StringIds` ids. Only the strings in use are read."""
         if len(ids) == 0:
             return np.zeros(0, dtype=np.int32)
-        low, high = int(ids.min()), int(ids.max())
-        dense = high - low <= 4 * len(ids) + 65536
-        used = np.flatnonzero(np.bincount(ids - low)) + low if dense else np.unique(ids)
+        used = distinct_small(ids)
         missing = [int(i) for i in used if int(i) not in self._string_of_id]
         found = self.texts(set(missing)) if missing else {}
         for number in missing:
             text = found.get(number, f"(name {number} is not in the recording)")
             self._string_of_id[number] = self.intern_text(text)
         index = np.array([self._string_of_id[int(i)] for i in used], dtype=np.int32)
-        return index[np.searchsorted(used, ids)]
+        known = _close_together(ids)
+        if known is None:
+            return index[np.searchsorted(used, ids)]
+        low, count = known
+        place = np.zeros(count, dtype=np.int32)
+        place[used - low] = index
+        return place[ids - low]
 
     def texts(self, ids: set[int]) -> dict[int, str]:
         """The texts of these ids of `StringIds`; of several rows of one id, the last."""
@@ -198,6 +202,37 @@ def refuse_truncated(path: Path, source: str) -> None:
             f"{source} is cut off: {path.stat().st_size:,} of {page * pages:,} bytes are there.",
             "Copy or export the file again.",
         )
+
+
+def _close_together(values: NDArray[Any]) -> tuple[int, int] | None:
+    """The lowest of some numbers, and how many there are from it to the highest; None where a table of them is too large."""
+    if len(values) == 0:
+        return None
+    low, high = int(values.min()), int(values.max())
+    return (low, high - low + 1) if high - low <= 4 * len(values) + 65536 else None
+
+
+def distinct_small(values: NDArray[Any]) -> Int64s:
+    """Sorted distinct values of a column of ids, which are small numbers as a rule."""
+    known = _close_together(values)
+    if known is None:
+        return np.unique(values).astype(np.int64)
+    low, count = known
+    seen = np.zeros(count, dtype=np.bool_)
+    seen[values - low if low else values] = True
+    return np.flatnonzero(seen) + low
+
+
+def is_one_of(values: NDArray[Any], wanted: Collection[int]) -> NDArray[np.bool_]:
+    """For each of a column of ids, whether it is one of these."""
+    known = _close_together(values)
+    if known is None:
+        return np.isin(values, np.array([n for n in wanted if abs(n) < 2**31], dtype=np.int64))
+    low, count = known
+    table = np.zeros(count, dtype=np.bool_)
+    table[[n - low for n in wanted if 0 <= n - low < count]] = True
+    found: NDArray[np.bool_] = table[values - low if low else values]
+    return found
 
 
 def distinct_values(*columns: Int64s) -> Int64s:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llm_perf_opt.metrics.host_calls import WAITING_CALLS, call_kind
-from llm_perf_opt.readers.nsys_export import THREAD_BITS, Export, places_of
+from llm_perf_opt.readers.nsys_export import THREAD_BITS, Export, distinct_small, is_one_of, places_of
 from llm_perf_opt.regions.code import parse_place
 from llm_perf_opt.regions.columns import CALL, PYTHON, SHORTEST_EVENT, UNKNOWN, CodeSpans, HostEvents, Int64s
 
@@ -18,21 +18,15 @@ _LATEST = 2**61
 def telling_calls(export: Export, calls: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
     """Of all calls those that are long, synchronise or copy; takes the columns that only they need out of `calls`."""
     end, names = calls.pop("end"), calls.pop("name")
-    texts = export.texts(_distinct(names) - {UNKNOWN})
+    texts = export.texts(set(distinct_small(names).tolist()) - {UNKNOWN})
     waiting = [number for number, text in texts.items() if call_kind(text) in WAITING_CALLS]
     chosen = end - calls["start"] >= SHORTEST_EVENT
-    if waiting:
-        chosen |= np.isin(names, np.array(waiting, dtype=names.dtype))
+    chosen |= is_one_of(names, waiting)
     chosen &= names != UNKNOWN
     for moments in (calls["start"], end):  # times that no clock has: sums of them would overflow
         chosen[chosen] = np.abs(moments[chosen]) < _LATEST
     found = {"start": calls["start"][chosen], "end": end[chosen], "tid": calls["tid"][chosen]}
     return found | {"name": export.intern_ids(names[chosen].astype(np.int64))}
-
-
-def _distinct(names: NDArray[Any]) -> set[int]:
-    dense = len(names) and int(names.min()) >= UNKNOWN and int(names.max()) <= 4 * len(names) + 65536
-    return set((np.flatnonzero(np.bincount(names + 1)) - 1 if dense else np.unique(names)).tolist())
 
 
 def build_host(calls: dict[str, NDArray[Any]], process_ids: Int64s, thread_ids: Int64s) -> HostEvents:

@@ -17,7 +17,7 @@ from llm_perf_opt.readers.nsys_facts import gpu_facts, list_processes, note_miss
 from llm_perf_opt.readers.nsys_host import build_host, telling_calls, with_code
 from llm_perf_opt.readers.nsys_lines import read_code
 from llm_perf_opt.readers.nsys_messages import read_messages
-from llm_perf_opt.readers.nsys_once import read_once
+from llm_perf_opt.readers.nsys_once import build_once, once_columns
 from llm_perf_opt.readers.nsys_ranges import build_ranges, name_domains, range_columns
 from llm_perf_opt.readers.nsys_schema import GRAPHS, KERNELS, MEMCPY, MEMSET, NVTX, RUNTIME
 from llm_perf_opt.readers.nsys_traffic import read_traffic
@@ -85,6 +85,7 @@ def _timeline(export: Export, launch_config: bool, progress: Progress | None) ->
         pending = worker.submit(launch_columns, export, progress)
         kernels = kernel_columns(export, launch_config, progress)
         launches = pending.result()
+    once = once_columns(export, launches)
     calls = telling_calls(export, launches)
     copies = [copy_columns(export, table) for table in (MEMCPY, MEMSET)]
     graphs = work_columns(export, GRAPHS, {})
@@ -128,7 +129,7 @@ def _timeline(export: Export, launch_config: bool, progress: Progress | None) ->
         diagnostics=export.diagnostics,
         gpu_facts=facts,
         traffic=read_traffic(export) if launch_config else {},
-        only_once=read_once(export, process_ids),
+        only_once=build_once(once, process_ids),
         messages=read_messages(export, kernel_work, thread_ids),
     )
     note_missing(export, timeline)

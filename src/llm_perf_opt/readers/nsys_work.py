@@ -196,29 +196,29 @@ def join_launches(
     if (columns["pid"] == 0).all() and not (callers == 0).any():
         columns["pid"] = np.full(len(correlation), callers[0], dtype=np.int64)
     for process in distinct_values(columns["pid"]).tolist():
-        calls = np.flatnonzero(callers == process) if len(process_ids) > 1 else np.arange(len(callers))
-        work = np.flatnonzero(columns["pid"] == process) if len(process_ids) > 1 else slice(None)
-        if len(calls):
-            row = _lookup(launches["correlation"][calls], correlation[work])
-            found, rows = row >= 0, calls[np.maximum(row, 0)]
-            time[work] = np.where(found, launches["start"][rows], UNKNOWN)
-            thread[work] = np.where(found, launches["tid"][rows], UNKNOWN)
+        several = len(process_ids) > 1
+        calls = np.flatnonzero(callers == process) if several else None
+        work = np.flatnonzero(columns["pid"] == process) if several else slice(None)
+        keys = launches["correlation"] if calls is None else launches["correlation"][calls]
+        if len(keys):
+            row = _lookup(keys, correlation[work])
+            missing = row < 0
+            rows = row if calls is None else calls[row]
+            for result, known in ((time, launches["start"]), (thread, launches["tid"])):
+                found = known[rows]
+                found[missing] = UNKNOWN
+                result[work] = found
     return time, thread
 
 
 def _lookup(keys: Int64s, wanted: Int64s) -> Int64s:
     """Position in `keys` of each wanted key, the first where several are equal; UNKNOWN where none is."""
-    high = int(keys.max())
-    if 0 <= high <= 8 * len(keys) + 2**20 and keys.min() >= UNKNOWN:
-        # Correlation ids count up from 1: an array indexed by id is the fastest table there is.
-        table = np.full(high + 2, UNKNOWN, dtype=np.int32 if len(keys) < 2**31 else np.int64)
-        table[keys[::-1]] = np.arange(len(keys) - 1, -1, -1, dtype=table.dtype)
-        inside = (wanted >= 0) & (wanted <= high)
-        return np.where(inside, table[np.where(inside, wanted, 0)], UNKNOWN)
-    order = np.argsort(keys, kind="stable")
-    ordered = keys[order]
-    at = np.minimum(np.searchsorted(ordered, wanted), len(keys) - 1)
-    return np.where((ordered[at] == wanted) & (wanted >= 0), order[at], UNKNOWN)
+    order = None
+    if (keys[1:] < keys[:-1]).any():  # ids count up, and so do the calls of one thread
+        order = np.argsort(keys, kind="stable")
+        keys = keys[order]
+    at = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+    return np.where((keys[at] == wanted) & (wanted >= 0), at if order is None else order[at], UNKNOWN)
 
 
 def _graph_nodes(columns: dict[str, NDArray[Any]], nodes: dict[str, NDArray[Any]]) -> Int32s:

@@ -27,19 +27,15 @@ import numpy as np
 from attrs import define
 from numpy.typing import DTypeLike, NDArray
 
-Bytes = NDArray[np.uint8]
-Int64s = NDArray[np.int64]
+from llm_perf_opt.readers.sqlite_rows import Bytes, Int64s, NotPlain, Places, decode_alike, size_of
+
 Progress = Callable[[int], None]
 
 ROWID = "rowid"
 _CELLS_AT_ONCE = 1 << 16  # keeps the working set in the cache
 _LEAF, _INTERIOR = 0x0D, 0x05
-_SIZE = np.array([0, 1, 2, 3, 4, 6, 8, 8, 0, 0, 0, 0] + [(code - 12) // 2 for code in range(12, 256)], dtype=np.int64)
+_SIZE = np.array([size_of(code) for code in range(256)], dtype=np.int64)
 _INTEGER = np.array([code in (0, 1, 2, 3, 4, 5, 6, 8, 9) for code in range(256)], dtype=np.bool_)
-
-
-class NotPlain(Exception):
-    """The table holds something this reader leaves to SQLite."""
 
 
 @define(frozen=True)
@@ -136,31 +132,41 @@ class _Table:
         cells = _be16(self.data, self.leaves + 3)
         total = int(cells.sum())
         result: dict[str, NDArray[Any]] = {key: np.empty(total, dtype=c.dtype) for key, c in columns.items()}
-        places = {
+        places: Places = {
             key: None if c.name in (ROWID, self.rowid_alias) else self.position[c.name] for key, c in columns.items()
         }
-        # In the order of the record, so that one walk over the type codes serves all columns.
-        order = sorted((place, key) for key, place in places.items() if place is not None)
+        nulls = {key: c.null for key, c in columns.items()}
         done = 0
         for part in self._parts(cells):
             if not cells[part].any():
                 continue
-            record, rowid = self._records(self._cells(self.leaves[part], cells[part]), None in places.values())
-            count = len(record)
-            for key, place in places.items():
-                if place is None:
-                    result[key][done : done + count] = rowid
-            codes, offset = self._codes(record)
-            walked = 0
-            for place, key in order:
-                for skipped in range(walked, place):
-                    offset += _SIZE[codes[skipped]]
-                walked = place
-                result[key][done : done + count] = self._values(codes[place], offset, columns[key].null)
+            cell = self._cells(self.leaves[part], cells[part])
+            count = len(cell)
+            found = {key: values[done : done + count] for key, values in result.items()}
+            left = decode_alike(self.data, self.usable, self.count, cell, places, nulls, found)
+            if len(left):
+                self._decode(cell[left], places, nulls, found, left)
             done += count
             if progress is not None:
                 progress(count)
         return result
+
+    def _decode(
+        self, cell: Int64s, places: Places, nulls: Mapping[str, int], result: Mapping[str, NDArray[Any]], rows: Int64s
+    ) -> None:
+        """Any cells into `rows` of the result, however different they are."""
+        record, rowid = self._records(cell, None in places.values())
+        for key, place in places.items():
+            if place is None:
+                result[key][rows] = rowid
+        codes, offset = self._codes(record)
+        walked = 0
+        # In the order of the record, so that one walk over the type codes serves all columns.
+        for place, key in sorted((place, key) for key, place in places.items() if place is not None):
+            for skipped in range(walked, place):
+                offset += _SIZE[codes[skipped]]
+            walked = place
+            result[key][rows] = self._values(codes[place], offset, nulls[key])
 
     def _parts(self, cells: Int64s) -> Iterator[slice]:
         """Runs of leaves with about `_CELLS_AT_ONCE` cells."""
@@ -176,10 +182,13 @@ class _Table:
         """File offset of every cell of some leaves."""
         page = np.repeat(leaves, cells)
         before = np.repeat(np.cumsum(cells) - cells, cells)
-        within = _be16(self.data, page + 8 + 2 * (np.arange(len(page)) - before))
+        # Pages begin at even places, and so does the list of their cells.
+        words = self.data[: len(self.data) & ~1].view(">u2")
+        within = words[(page >> 1) + 4 + (np.arange(len(page)) - before)].astype(np.int64)
         if int(within.max(initial=0)) > self.page_size - 4 or (len(page) and int(within.min()) < 8):
             raise sqlite3.DatabaseError("a page points outside itself")
-        return page + within
+        page += within
+        return page
 
     def _records(self, cell: Int64s, want_rowid: bool) -> tuple[Int64s, Int64s | None]:
         """Where each cell's record begins, and its row id."""
