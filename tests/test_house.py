@@ -20,8 +20,9 @@ SHARED_NAMES = ("__init__.py", "argv.py", "columns.py", "files.py")
 # 70,800 without counters of one rank beside the others, and what printed counters tell (L1 by cycles, DRAM before L2).
 # 71,150 without the first lines of the page: program, speed, failed runs.
 # 71,320 without what collectives send and how fast, and the imbalance of experts and stages.
+# 71,640 without rows of SQLite that are decoded together, and reports of a million kernels in a fraction of the time.
 # Raised only with a capability, in the commit that brings it.
-MOST_LINES = 71_640
+MOST_LINES = 72_150
 
 # Words of the last column of the table in CONTRIBUTING.md, as far as they have no other meaning in this field.
 NOT_OURS = re.compile(
