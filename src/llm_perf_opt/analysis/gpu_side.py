@@ -79,7 +79,7 @@ class GpuSteps:
         """The time from the first step to the last, long pauses left out."""
         return _with_pauses(*self.spans(process, instances, region))
 
-    def exposed_copies(self, region: int, processes: set[int] | None) -> int:
+    def exposed_copies(self, region: int, processes: frozenset[int] | None) -> int:
         """How long copies of the region between host and device ran while nothing else did, ns; None: of all processes."""
         copies, time = self._timeline.copies, 0
         between = host_copies(self._timeline)

@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 import numpy as np
 from attrs import Factory, define
 
-from llm_perf_opt.analysis.sample_matrix import Floats, Samples, combine
+from llm_perf_opt.analysis.sample_matrix import Floats, Samples
 from llm_perf_opt.analysis.sampled_clusters import samples_of_clusters
 from llm_perf_opt.metrics.catalogue import role_of
 from llm_perf_opt.regions.columns import Action, Bools, Int64s
@@ -338,22 +338,17 @@ def _roll_up(samples: Samples, typical: Floats, known: Bools, counts: Floats, ti
 
 
 def _per_group(samples: Samples, groups: list[list[int]], scales: list[float]) -> tuple[Floats, Floats]:
-    shape = (len(groups), len(samples.metrics))
+    shape, sums = (len(groups), len(samples.metrics)), samples.rollups["sum"]
     typical, errors = np.full(shape, np.nan), np.full(shape, np.nan)
-    rollups = [samples.info[name].rollup for name in samples.metrics]
     for i, rows in enumerate(groups):
-        values = samples.values[rows]
-        count = (~np.isnan(values)).sum(axis=0)
-        for column in np.flatnonzero(count).tolist():
-            present = ~np.isnan(values[:, column])
-            own = values[present, column]
-            if rollups[column] == "sum":
-                typical[i, column] = own.mean()
-                if len(own) > 1:
-                    errors[i, column] = own.std(ddof=1) / np.sqrt(len(own)) * scales[i]
-                typical[i, column] *= scales[i]
-            else:
-                typical[i, column] = combine(rollups[column], own, samples.weights[rows][present])
+        typical[i] = samples.typical(rows)
+        if len(rows) > 1:
+            off = samples.values[rows] - typical[i]
+            count = (~np.isnan(off)).sum(axis=0)
+            several = sums & (count > 1)
+            count, squares = count[several], np.nansum(off[:, several] ** 2, axis=0)
+            errors[i, several] = np.sqrt(squares / (count - 1)) / np.sqrt(count) * scales[i]
+        typical[i, sums] *= scales[i]
     return typical, errors
 
 

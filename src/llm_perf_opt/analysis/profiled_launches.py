@@ -6,11 +6,10 @@ timeline, is in `measured_kernels` alone.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
-import numpy as np
-
-from llm_perf_opt.analysis.sample_matrix import Samples, combine, rules_of
+from llm_perf_opt.analysis.sample_matrix import Samples, rules_of
 from llm_perf_opt.regions.columns import Action, CounterSet
 from llm_perf_opt.regions.launch_records import LaunchCounter, ProfiledLaunch
 from llm_perf_opt.regions.model import KernelRecord, MeasuredKernel
@@ -73,14 +72,8 @@ def measured_kernels(counter_sets: Sequence[CounterSet], kept: NameFilter) -> li
 
 def _measured(samples: Samples, rows: list[int]) -> MeasuredKernel:
     actions = [samples.actions[row] for row in rows]
-    first, values, weights = actions[0], samples.values[rows], samples.weights[rows]
-    metrics = {}
-    for column in np.flatnonzero(~np.isnan(values).all(axis=0)).tolist():
-        name = samples.metrics[column]
-        known = ~np.isnan(values[:, column])
-        own = values[known, column]
-        rollup = samples.info[name].rollup
-        metrics[name] = float(own.mean()) if rollup == "sum" else combine(rollup, own, weights[known])
+    first, values = actions[0], samples.typical(rows).tolist()
+    metrics = {name: value for name, value in zip(samples.metrics, values, strict=True) if not math.isnan(value)}
     alike = len({(action.grid, action.block) for action in actions}) == 1
     return MeasuredKernel(
         kernel_name=first.name,

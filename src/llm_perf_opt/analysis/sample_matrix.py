@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 
 import numpy as np
 from attrs import define
@@ -16,6 +17,7 @@ from llm_perf_opt.regions.columns import Action, CounterSet, MetricInfo
 from llm_perf_opt.regions.model import MetricValue, RuleFinding
 
 Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
 _MOST_RULES = 50  # findings kept per region
 # A sum over less than this part of the region's GPU time says nothing about the region.
 LEAST_HELD = 0.5
@@ -68,6 +70,29 @@ class Samples:
             simplified=any(c.simplified_names for c in counter_sets),
         )
 
+    @cached_property
+    def rollups(self) -> dict[str, Bools]:
+        """Which metrics combine in which way: "sum", "max", "min"; the others are weighted by time."""
+        names = [self.info[name].rollup for name in self.metrics]
+        return {
+            rollup: np.array([name == rollup for name in names], dtype=np.bool_) for rollup in ("sum", "max", "min")
+        }
+
+    def typical(self, rows: Sequence[int]) -> Floats:
+        """Of each metric, what one of these results is like: sums are a mean of them. NaN where none has it."""
+        values = self.values[list(rows)]
+        if len(rows) < 2:
+            return values[0] if len(rows) else np.full(len(self.metrics), np.nan)
+        known = ~np.isnan(values)
+        weights = np.where(self.rollups["sum"], 1.0, self.weights[list(rows)][:, None]) * known
+        with np.errstate(invalid="ignore"):  # of metrics that none has
+            found = (np.where(known, values, 0.0) * weights).sum(axis=0) / weights.sum(axis=0)
+        for rollup, pick in (("max", np.fmax), ("min", np.fmin)):
+            columns = self.rollups[rollup]
+            if columns.any():
+                found[columns] = pick.reduce(values[:, columns], axis=0)
+        return np.asarray(found, dtype=np.float64)
+
     def time_ns(self, rows: Sequence[int]) -> int | None:
         """Summed kernel durations as ncu measured them, of those that have one; None where none has.
 
@@ -95,15 +120,15 @@ def add_up_results(samples: Samples, rows: Sequence[int]) -> dict[str, MetricVal
     if len(kinds) > 1:
         source = "kernel replay"
     part = samples.values[list(rows)]
-    weights = samples.weights[list(rows)]
+    counts = (~np.isnan(part)).sum(axis=0).tolist()
+    typical = samples.typical(rows).tolist()
     result = {}
     for column, name in enumerate(samples.metrics):
-        known = ~np.isnan(part[:, column])
-        if not known.any():
-            continue
-        info = samples.info[name]
-        value = combine(info.rollup, part[known, column], weights[known])
-        result[name] = MetricValue(value, info.unit, info.rollup, source, int(known.sum()))
+        if counts[column]:
+            info, value = samples.info[name], typical[column]
+            if info.rollup == "sum" and counts[column] > 1:
+                value = math.fsum(one for one in part[:, column].tolist() if one == one)
+            result[name] = MetricValue(value, info.unit, info.rollup, source, counts[column])
     return result
 
 
@@ -136,17 +161,6 @@ def sum_of_parts(
                 coverage=min(held, 1.0),
             )
     return summed
-
-
-def combine(rollup: str, values: Floats, weights: Floats) -> float:
-    if rollup == "sum":
-        return math.fsum(values.tolist())
-    if rollup == "max":
-        return float(values.max())
-    if rollup == "min":
-        return float(values.min())
-    total = float(weights.sum())
-    return float((values * weights).sum() / total) if total else float(values.mean())
 
 
 def rules_of(samples: Samples, rows: Sequence[int], share: dict[int, float | None]) -> list[RuleFinding]:

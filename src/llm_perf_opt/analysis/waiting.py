@@ -41,32 +41,45 @@ _NAMED_BY_CALL = [CAUSES.index(cause) for cause in ("sync", "alloc", "module", "
 _PYTHON, _THREAD, _UNSEEN, _WARMUP = (CAUSES.index(cause) for cause in ("python", "thread", "unseen", "warmup"))
 
 
+_Processes = frozenset[int] | None  # None: all
+
+
 class Waiting:
     """Of one timeline, of all of its processes or of some. Nothing is computed before somebody asks."""
 
     def __init__(self, warmth: SteadyTimeline) -> None:
         self._warmth = warmth
-        self._processes: set[int] | None = None  # None: all
+        self._processes: _Processes = None
         self._timeline, self._attribution = warmth.timeline, warmth.attribution
         table = self._attribution.table
         self._number = {table.key(number): number for number in range(len(table))}
         self._sums = _SumsOfProcesses(warmth)
         self._gpu_steps = GpuSteps(self._timeline, warmth.lifted, self._sums.gaps)
         self._launches: list[LaunchTable] = []  # one, once somebody has asked; views share it
+        # What was asked already, by processes, for scopes of the same ones.
+        self._steady: dict[tuple[_Processes, str], list[tuple[int, Int64s]]] = {}
+        self._found: dict[tuple[_Processes, str, bool], IdleTime | None] = {}
 
     def of_scope(self, selection: Selection) -> Waiting | None:
         """The same of the processes of a scope; None where it holds only a part of what those did: one GPU of several."""
         ranges = self._timeline.ranges
-        processes = set(np.unique(ranges.process[selection.ranges]).tolist())
+        processes = frozenset(np.unique(ranges.process[selection.ranges]).tolist())
         for work, chosen in selection.work(self._timeline):
             if len(chosen) < len(work) and len(chosen) < int(np.isin(work.process, list(processes)).sum()):
                 return None
         view = copy(self)  # what one scope has computed serves the others
-        view._processes = processes
+        everybody = len(selection.ranges) == len(ranges)
+        view._processes = None if everybody else processes
         return view
 
     def _instances(self, key: str) -> list[tuple[int, Int64s]]:
         """Steady instances of a region, for each process that has some."""
+        asked = self._processes, key
+        if asked not in self._steady:
+            self._steady[asked] = self._find_instances(key)
+        return self._steady[asked]
+
+    def _find_instances(self, key: str) -> list[tuple[int, Int64s]]:
         number = self._number.get(key)
         if number is None:
             return []
@@ -80,6 +93,12 @@ class Waiting:
 
         `by_gpu`: while its work runs on the GPU, for ranges that end before.
         """
+        asked = self._processes, key, by_gpu
+        if asked not in self._found:
+            self._found[asked] = self._find_idle(key, by_gpu=by_gpu)
+        return self._found[asked]
+
+    def _find_idle(self, key: str, *, by_gpu: bool) -> IdleTime | None:
         ranges, found = self._timeline.ranges, []
         for process, which in self._instances(key):
             if by_gpu:

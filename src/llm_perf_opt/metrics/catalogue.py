@@ -47,15 +47,15 @@ class Counter:
     pipe: str | None = None  # of pipe_utilisation
     reason: str | None = None  # of warp_stall
     what: str = ""
+    names: tuple[str, ...] = field(init=False)  # all that it has on any chip, the usual one first
+
+    @names.default
+    def _all_names(self) -> tuple[str, ...]:
+        return self.name, *self.aka
 
     @units.default
     def _usual_units(self) -> tuple[str, ...]:
         return _UNITS.get(self.kind, (self.unit,))
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """All names it has on any chip, the usual one first."""
-        return self.name, *self.aka
 
     @property
     def rollup(self) -> str:
@@ -122,7 +122,7 @@ def with_roles(names: Collection[str], roles: Iterable[str]) -> list[Counter]:
 
 def stall_reason(name: str) -> str | None:
     """Why warps wait, of a counter that tells; also of reasons the catalogue does not know yet."""
-    match = _STALL.fullmatch(name)
+    match = _STALL.fullmatch(name) if name.startswith("smsp__") else None
     return match[1] if match and match[1] not in _NOT_A_WAIT else None
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import Literal, get_args
 
-from attrs import field, frozen
+from attrs import frozen
 
 Unit = Literal["s", "ns", "Hz", "B", "FLOP", "B/s", "FLOP/s", "FLOP/B", "token", "token/s", "ratio"]
 UNITS: tuple[str, ...] = get_args(Unit)
@@ -38,29 +38,24 @@ class UnitError(ValueError):
     """Quantities were combined that do not fit together."""
 
 
-def _known(_: object, __: object, unit: str) -> None:
-    if unit not in _MEANING:
-        raise UnitError(f"{unit!r} is no unit; there are {', '.join(UNITS)}")
-
-
-def _finite(_: object, __: object, value: float) -> None:
-    if not math.isfinite(value):
-        raise UnitError(f"{value} is no quantity")
-
-
 @frozen
 class Quantity:
     """A value and its unit."""
 
-    value: float = field(validator=_finite)
-    unit: str = field(validator=_known)
+    value: float
+    unit: str
+
+    def __attrs_post_init__(self) -> None:
+        if not math.isfinite(self.value):
+            raise UnitError(f"{self.value} is no quantity")
+        if self.unit not in _MEANING:
+            raise UnitError(f"{self.unit!r} is no unit; there are {', '.join(UNITS)}")
 
     def to(self, unit: Unit) -> Quantity:
         """The same quantity in another unit of the same dimension."""
         if unit == self.unit:
             return self
-        _known(None, None, unit)
-        (scale, dimensions), (target, wanted) = _MEANING[self.unit], _MEANING[unit]
+        (scale, dimensions), (target, wanted) = _MEANING[self.unit], _MEANING.get(unit, (1.0, None))
         if dimensions != wanted:
             raise UnitError(f"{self.unit} cannot be told in {unit}")
         # Multiplied where that is exact: 1 s is 1,000,000,000 ns, not 999,999,999.9999999.

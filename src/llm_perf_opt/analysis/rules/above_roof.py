@@ -71,7 +71,7 @@ def _at_the_memory_roof(of: Evaluated) -> Iterator[Found]:
     launches, fixes, free = of.roofed.launches, verdict_rules().kernel_fixes, _free(of)
     near = [bound == "dram" for bound in bounds(of.roofed)]
     rows: dict[tuple[str, str], list[int]] = {}
-    for row, (kind, _) in enumerate(launches.timed_kinds()):
+    for row, (kind, _) in enumerate(launches.timed_kinds):
         if near[row]:
             fuse = is_fusable(kind.family) and has_neighbours(of)
             rule = fixes["fusable"] if fuse else fixes["gemm_dram"]
@@ -126,7 +126,7 @@ def _above(
 def _free(of: Evaluated) -> Floats:
     """Of each row with counters, the part of its time that no rule has spoken for."""
     shares = of.free.shares(of.launched)
-    parts = [shares.get(kind.kernel_name, 1.0) for kind, _ in of.roofed.launches.timed_kinds()]
+    parts = [shares.get(kind.kernel_name, 1.0) for kind, _ in of.roofed.launches.timed_kinds]
     return np.array(parts, dtype=np.float64)
 
 

@@ -16,7 +16,7 @@ _NAME = "attention.replan"
 
 def _find(of: Evaluated) -> Iterator[Found]:
     # An engine has backends of its own to choose from, but where PyTorch calls cuDNN it is PyTorch's to choose.
-    attention = [kind for kind, _ in of.roofed.launches.timed_kinds() if kind.family == "attention"]
+    attention = [kind for kind, _ in of.roofed.launches.timed_kinds if kind.family == "attention"]
     engines = of.phases and not any("cudnn" in kind.kernel_name for kind in attention)
     for found in idle_of(_NAME)(of):
         yield evolve(found, texts=f"{_NAME}.serving") if engines else found

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from llm_perf_opt.analysis.rules.above_roof import above_the_roof, has_neighbours
-from llm_perf_opt.analysis.rules.gains import Gain, counted_kernels, found_in_kernels, named, unclaimed
+from llm_perf_opt.analysis.rules.gains import Gain, found_in_kernels, named, unclaimed
 from llm_perf_opt.analysis.rules.rule import Rule, Words
 from llm_perf_opt.analysis.verdicts.evaluated import Evaluated
 from llm_perf_opt.analysis.verdicts.findings import Found
@@ -22,7 +22,7 @@ def _find(of: Evaluated) -> Iterator[Found]:
     yield from above_the_roof("fuse.elementwise")(of)
     if not has_neighbours(of):
         return
-    launched, counted = of.launched, counted_kernels(of)
+    launched, counted = of.launched, of.roofed.parts_above
 
     def fits(kind: LaunchKind) -> bool:
         families = _TAKEN_ALONG if launched.ordered else _ONLY_MOVING

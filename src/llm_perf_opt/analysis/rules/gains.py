@@ -126,7 +126,9 @@ def above_peak(of: Evaluated, rows: Bools, guess: tuple[float, float, float], dt
 
     `dtype`: the type that they should have; as it is where none is given.
     """
-    launched, counted = of.launched, counted_kernels(of)
+    if not rows.any():
+        return Gain(0.0, 0.0, 0.0)
+    launched, counted = of.launched, of.roofed.parts_above
     time = np.bincount(launched.which[rows], weights=launched.time_ns[rows], minlength=len(launched.kinds))
     calls = np.bincount(launched.which[rows], weights=launched.calls[rows], minlength=len(launched.kinds))
     sums = [0.0, 0.0, 0.0]
@@ -143,17 +145,6 @@ def above_peak(of: Evaluated, rows: Bools, guess: tuple[float, float, float], dt
             parts = [now * part for part in guess]
         sums = [total + part for total, part in zip(sums, parts, strict=True)]
     return Gain(*(value * launched.scale for value in sums))
-
-
-def counted_kernels(of: Evaluated) -> dict[str, float]:
-    """Of kernels with counters, the part of their time above the roof."""
-    launches, lost = of.roofed.launches, of.roofed.recoverable_ns
-    sums: dict[str, list[float]] = {}
-    for row in np.flatnonzero(of.roofed.analysed).tolist():
-        both = sums.setdefault(launches.kinds[int(launches.which[row])].kernel_name, [0.0, 0.0])
-        both[0] += float(lost[row])
-        both[1] += float(launches.time_ns[row])
-    return {name: above / time for name, (above, time) in sums.items() if time}
 
 
 def found_in_kernels(

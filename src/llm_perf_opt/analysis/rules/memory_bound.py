@@ -7,15 +7,7 @@ from collections.abc import Iterator
 from attrs import evolve
 
 from llm_perf_opt.analysis.rules.above_roof import above_the_roof
-from llm_perf_opt.analysis.rules.gains import (
-    PRODUCTS,
-    Gain,
-    bytes_of,
-    counted_kernels,
-    found_in_kernels,
-    product_of,
-    unclaimed,
-)
+from llm_perf_opt.analysis.rules.gains import PRODUCTS, Gain, bytes_of, found_in_kernels, product_of, unclaimed
 from llm_perf_opt.analysis.rules.rule import Rule, Words
 from llm_perf_opt.analysis.verdicts.evaluated import Evaluated
 from llm_perf_opt.analysis.verdicts.findings import Found
@@ -62,7 +54,7 @@ def _by_size(of: Evaluated, steps: Steps) -> Iterator[Found]:
 
 def _by_kernels(of: Evaluated) -> Iterator[Found]:
     yield from above_the_roof("memory.bound")(of)
-    counted = counted_kernels(of)  # which know better
+    counted = of.roofed.parts_above  # which know better
     cache = of.gpu.l2_cache.of("B") if of.gpu and of.gpu.l2_cache else 0.0
 
     def reads_weights(kind: LaunchKind) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from attrs import evolve
 
 from llm_perf_opt.analysis.scopes import AGGREGATE
-from llm_perf_opt.analysis.verdicts.launches import KindList, Launches, of_records, with_copies
+from llm_perf_opt.analysis.verdicts.launches import Kind, KindList, Launches, of_records, with_copies
 from llm_perf_opt.analysis.verdicts.opportunities import ranked
 from llm_perf_opt.analysis.verdicts.performance import Evaluator, Inputs, SteadyRegion
 from llm_perf_opt.analysis.verdicts.roofs import Peaks, RoofTable
@@ -26,6 +26,8 @@ _MOST_REGIONS = 256  # evaluated in the main scope: the heaviest, each with the 
 _MOST_ELSEWHERE = 12  # outermost regions evaluated in each other scope
 _MOST_WITH_SIGNATURES = 48  # of those, with a list of signatures
 _MOST_EXPLAINED = 48  # regions of a scope whose waiting is looked into
+# By identity, lists of kinds, and by GPU the roofs of those that were in them when they were last looked at.
+_Tables = dict[int, tuple[list[Kind], dict[int, RoofTable]]]
 _SHORT_LIST = 8  # signatures of a region deep in the tree
 
 
@@ -37,6 +39,7 @@ def attach(report: NCUProfileRegionReport, inputs: Inputs) -> NCUProfileRegionRe
     main = report.main_scope
     chosen_stages = stages(main.regions) if main is not None else []
     plain = KindList()
+    tables: _Tables = {}
     for scope in report.scopes:
         is_main = scope is main
         outermost = [r for r in scope.regions if r.depth == 0]
@@ -48,7 +51,7 @@ def attach(report: NCUProfileRegionReport, inputs: Inputs) -> NCUProfileRegionRe
         homes = {region.key: _home(report, scope, region, inputs) for region in chosen}
         evaluated = [(region, _steady(homes[region.key], scope, region, inputs)) for region in chosen]
         rows = [(region, warm, _launches(homes[region.key], warm, inputs, plain)) for region, warm in evaluated]
-        evaluator = _evaluator(report, scope, inputs, [launches for _, _, launches in rows])
+        evaluator = _evaluator(report, scope, inputs, [launches for _, _, launches in rows], tables)
         held = (_as_held(region, steady) for region in scope.regions if is_token_step(region))
         steps = inside(scope.regions, (region for region in held if region.instances))
         explained = {id(r) for r in (*heaviest(chosen, _MOST_EXPLAINED), *(chosen_stages if is_main else ()))}
@@ -103,18 +106,25 @@ def _launches(scope: Scope, region: NCUProfileRegion, inputs: Inputs, plain: Kin
     return with_copies(kernels, region.inclusive.memory, region.device)
 
 
-def _evaluator(report: NCUProfileRegionReport, scope: Scope, inputs: Inputs, launches: list[Launches]) -> Evaluator:
+def _evaluator(
+    report: NCUProfileRegionReport, scope: Scope, inputs: Inputs, launches: list[Launches], known: _Tables
+) -> Evaluator:
+    """`known`: the tables of the scopes before, whose kinds are those of this one and fewer."""
     hardware = {g.device: g for g in report.hardware if g.device is not None}
     used = {k.device for k in scope.kernels if k.device is not None} or set(hardware)
     gpus = [hardware[d] for d in sorted(used) if d in hardware]
     one = gpus[0] if gpus and all(g.peaks == gpus[0].peaks and g.bandwidth == gpus[0].bandwidth for g in gpus) else None
-    peaks = {device: Peaks.printed(gpu) for device, gpu in hardware.items()}
     if one is not None:
-        peaks[-1] = Peaks.printed(one)
+        hardware[-1] = one
     # Regions without kernels have a list of kinds of their own: a table of another list would evaluate them by
     # kernels they never launched.
     lists = {id(x.kinds): x.kinds for x in launches}
-    tables = {number: {d: RoofTable.of(kinds, p) for d, p in peaks.items()} for number, kinds in lists.items()}
+    tables: dict[int, dict[int, RoofTable]] = {}
+    for number, kinds in lists.items():
+        _, earlier = known.setdefault(number, (kinds, {}))
+        for gpu in hardware.values():
+            earlier[id(gpu)] = RoofTable.of(kinds, Peaks.printed(gpu), earlier.get(id(gpu)))
+        tables[number] = {device: earlier[id(gpu)] for device, gpu in hardware.items()}
     totals = scope.totals
     return Evaluator(
         *(one, _side_by_side(report, scope), tables, inputs, scope.scope),

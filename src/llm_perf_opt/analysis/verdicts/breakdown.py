@@ -27,7 +27,7 @@ def time_by_bound(launches: Launches, bound: Sequence[str]) -> dict[str, Quantit
 
 def weighted_percent(launches: Launches, kind: str) -> float | None:
     """A percentage of ncu over the launches that have it, weighted by time."""
-    amounts = [(one.amounts, time) for one, time in launches.timed_kinds()]
+    amounts = [(one.amounts, time) for one, time in launches.timed_kinds]
     known = [(own.percent[kind], time) for own, time in amounts if own is not None and kind in own.percent]
     weight = sum(time for _, time in known)
     return sum(value * time for value, time in known) / weight if weight else None
@@ -36,7 +36,7 @@ def weighted_percent(launches: Launches, kind: str) -> float | None:
 def main_stall(launches: Launches) -> tuple[str, float] | None:
     """What warps wait for most, and its part of all waiting, weighted by time."""
     waits: dict[str, float] = {}
-    for kind, time in launches.timed_kinds():
+    for kind, time in launches.timed_kinds:
         if kind.amounts is not None and (whole := sum(kind.amounts.stalls.values())):
             for reason, value in kind.amounts.stalls.items():
                 waits[reason] = waits.get(reason, 0.0) + value / whole * time

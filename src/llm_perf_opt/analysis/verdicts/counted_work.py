@@ -40,11 +40,12 @@ def amounts_of(values: Mapping[str, float]) -> Amounts:
     found = Amounts()
     kinds = {"flops": found.flops, "bytes": found.bytes, "percent": found.percent}
     for counter in counted():
-        into = kinds[counter.kind]
-        value = next((values[name] for name in counter.names if name in values), None)
-        if value is None or (counter.instead and counter.amount in into):
-            continue
-        into[counter.amount] = into.get(counter.amount, 0.0) + value * counter.per_count
+        for name in counter.names:
+            if name in values:
+                into = kinds[counter.kind]
+                if not (counter.instead and counter.amount in into):
+                    into[counter.amount] = into.get(counter.amount, 0.0) + values[name] * counter.per_count
+                break
     for name, value in values.items():
         if reason := stall_reason(name):
             found.stalls[reason] = value

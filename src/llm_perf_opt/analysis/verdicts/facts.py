@@ -88,7 +88,7 @@ def fusion_facts(facts: Facts, region: NCUProfileRegion, launches: Launches) -> 
     if region.time_source == "timeline":
         together = int(launches.calls.sum()) / max(region.instances or 1, 1)
     else:
-        together = len({kind.kernel_name for kind, _ in launches.timed_kinds()})
+        together = len({kind.kernel_name for kind, _ in launches.timed_kinds})
     facts.numbers["fusable_together"] = together
 
 

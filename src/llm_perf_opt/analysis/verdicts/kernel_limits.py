@@ -98,8 +98,7 @@ class KernelLimits:
         reached = self._weighted(self.l1, roofed.shares["l1"])
         facts.words["l1_words"] = "" if reached is None else f": {100 * reached:.0f} % of it is reached"
         use = [
-            kind.amounts.percent.get("sector_use") if kind.amounts else None
-            for kind, _ in roofed.launches.timed_kinds()
+            kind.amounts.percent.get("sector_use") if kind.amounts else None for kind, _ in roofed.launches.timed_kinds
         ]
         facts.share(
             "sector_use_share",
@@ -161,7 +160,7 @@ class KernelLimits:
         roofed = self.roofed
         time = roofed.launches.time_ns.astype(np.float64)
         others = np.nan_to_num(np.stack([share for roof, share in roofed.shares.items() if roof != "l1"]))
-        kinds = [kind.amounts for kind, _ in roofed.launches.timed_kinds()]
+        kinds = [kind.amounts for kind, _ in roofed.launches.timed_kinds]
         use = np.array([(a.percent.get("sector_use", _HALF) if a else _HALF) / 100 for a in kinds], dtype=np.float64)
         unused = np.nan_to_num(roofed.shares["l1"]) * np.clip(1 - use, 0.0, 1.0) * time
         gain: Floats = np.maximum(
@@ -171,7 +170,7 @@ class KernelLimits:
 
     def _occupancy_gain(self) -> Floats:
         """With twice the warps a kernel that waits takes half the time at best, and not less than at its roof."""
-        kinds = [occupancy_of(kind) for kind, _ in self.roofed.launches.timed_kinds()]
+        kinds = [occupancy_of(kind) for kind, _ in self.roofed.launches.timed_kinds]
         missing = np.array([0.0 if found is None else 1 - found.allowed for found in kinds], dtype=np.float64)
         return np.minimum(missing * self.roofed.launches.time_ns, self.roofed.recoverable_ns)
 

@@ -6,7 +6,7 @@ launch's work), and counters alone (each result is one launch, its time ncu's).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property, partial
 
 import numpy as np
@@ -75,21 +75,23 @@ class Launches:
     def __len__(self) -> int:
         return len(self.which)
 
-    @property
+    @cached_property
     def kernel_time(self) -> float:
         """Of all launches together, ns."""
         return float(self.time_ns.sum())
 
-    @property
+    @cached_property
     def share_without_tensor_work(self) -> float:
         """Part of the kernel time of launches whose work on the tensor cores was not counted."""
-        time = sum(time for kind, time in self.timed_kinds() if kind.lacks_tensor_work)
+        time = sum(time for kind, time in self.timed_kinds if kind.lacks_tensor_work)
         return time / self.kernel_time if time else 0.0
 
-    def timed_kinds(self) -> Iterator[tuple[Kind, int]]:
+    @cached_property
+    def timed_kinds(self) -> list[tuple[Kind, int]]:
         """The kind of each row, and its time."""
-        for which, time in zip(self.which.tolist(), self.time_ns.tolist(), strict=True):
-            yield self.kinds[which], time
+        return [
+            (self.kinds[which], time) for which, time in zip(self.which.tolist(), self.time_ns.tolist(), strict=True)
+        ]
 
 
 @define(eq=False)

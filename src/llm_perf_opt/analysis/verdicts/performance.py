@@ -150,7 +150,7 @@ class Evaluator:
         if self.inputs.clock is not None:
             facts.numbers["clock_share"], facts.words["clock_words"] = self.inputs.clock
         facts.words["gpu"] = self.gpu.name if self.gpu and self.gpu.name else "the GPU"
-        sampled = any(kind.amounts is not None and kind.family != MEMCPY for kind, _ in launches.timed_kinds())
+        sampled = any(kind.amounts is not None and kind.family != MEMCPY for kind, _ in launches.timed_kinds)
         facts.words["counters_command"] = self.command(region, all_types=sampled)
         gpu_verdict = self._kernel_verdict(region, facts, roofed, work)
         if split.launches or self.launches_known or region.time_source != "timeline":
@@ -287,7 +287,7 @@ class Evaluator:
             return
         uncounted = sum(
             time
-            for kind, time in roofed.launches.timed_kinds()
+            for kind, time in roofed.launches.timed_kinds
             if kind.amounts is not None and kind.amounts.flops and not (is_complete(kind) or kind.lacks_tensor_work)
         )
         without = roofed.launches.share_without_tensor_work

@@ -58,10 +58,10 @@ def seconds_at_peak(amounts: Amounts, peaks: Peaks) -> dict[str, float]:
         counted = {k: v for k, v in amounts.flops.items() if k.startswith(prefix)}
         # Types without a FLOP need no peak, as long as the GPU's peaks are known at all.
         if counted and peaks.flops and all(k in peaks.flops or v == 0 for k, v in counted.items()):
-            found[roof] = sum((Quantity(v, "FLOP") / peaks.flops[k]).of("s") for k, v in counted.items() if v)
+            found[roof] = sum(v / peaks.flops[k].of("FLOP/s") for k, v in counted.items() if v)
     for roof, peak in (("dram", peaks.bandwidth), ("l2", peaks.l2_bandwidth)):
         if roof in amounts.bytes and peak is not None:
-            found[roof] = (Quantity(amounts.bytes[roof], "B") / peak).of("s")
+            found[roof] = amounts.bytes[roof] / peak.of("B/s")
     return found
 
 
@@ -127,7 +127,25 @@ class RoofTable:
     l1_active: Floats  # ncu's share of the peak of L1 while SMs have work; NaN where not collected
 
     @staticmethod
-    def of(kinds: Sequence[Kind], peaks: Peaks) -> RoofTable:
+    def of(kinds: Sequence[Kind], peaks: Peaks, earlier: RoofTable | None = None) -> RoofTable:
+        """`earlier`: the table of the same list and peaks, from when it was shorter."""
+        done = 0 if earlier is None else len(earlier.complete)
+        if earlier is not None and done == len(kinds):
+            return earlier
+        table = RoofTable._of(kinds[done:], peaks)
+        return table if earlier is None else earlier._followed_by(table)
+
+    def _followed_by(self, more: RoofTable) -> RoofTable:
+        return RoofTable(
+            {roof: np.append(self.seconds[roof], more.seconds[roof]) for roof in ROOFS},
+            {roof: np.append(self.percent[roof], more.percent[roof]) for roof in ROOFS},
+            np.append(self.complete, more.complete),
+            np.append(self.sampled_ns, more.sampled_ns),
+            np.append(self.l1_active, more.l1_active),
+        )
+
+    @staticmethod
+    def _of(kinds: Sequence[Kind], peaks: Peaks) -> RoofTable:
         seconds = {roof: np.full(len(kinds), np.nan) for roof in ROOFS}
         percent = {roof: np.full(len(kinds), np.nan) for roof in ROOFS}
         for row, kind in enumerate(kinds):
@@ -158,6 +176,17 @@ class Roofed:
         """Of the kernel time, launches whose roof is known."""
         whole = self.launches.kernel_time
         return float(self.launches.time_ns[self.analysed].sum()) / whole if whole else 0.0
+
+    @cached_property
+    def parts_above(self) -> dict[str, float]:
+        """By kernel name, of those with counters: the part of their time above the roof."""
+        sums: dict[str, list[float]] = {}
+        kinds, time, lost = self.launches.timed_kinds, self.launches.time_ns, self.recoverable_ns
+        for row in np.flatnonzero(self.analysed).tolist():
+            both = sums.setdefault(kinds[row][0].kernel_name, [0.0, 0.0])
+            both[0] += float(lost[row])
+            both[1] += float(time[row])
+        return {name: above / whole for name, (above, whole) in sums.items() if whole}
 
     @cached_property
     def recoverable_ns(self) -> Floats:
