@@ -18,6 +18,7 @@ from attrs import Factory, define, evolve
 from llm_perf_opt.analysis.code_lines import CodeLines
 from llm_perf_opt.analysis.counter_report import counter_scopes
 from llm_perf_opt.analysis.gpu_condition import held_down_clock
+from llm_perf_opt.analysis.imbalance import uneven
 from llm_perf_opt.analysis.level_changes import level_changes
 from llm_perf_opt.analysis.measured_times import MeasuredTimes
 from llm_perf_opt.analysis.profiled_launches import measured_kernels, profiled_launches
@@ -44,7 +45,7 @@ from llm_perf_opt.regions.model import SCHEMA_VERSION, Coverage, NCUProfileRegio
 from llm_perf_opt.regions.names import short_kernel_name
 from llm_perf_opt.regions.patterns import NameFilter, RegionFilter
 from llm_perf_opt.regions.prepared import prepare
-from llm_perf_opt.regions.rank_skew import CollectiveUse, RankSkew, RankSteps
+from llm_perf_opt.regions.rank_skew import CollectiveUse, Imbalance, RankSkew, RankSteps
 from llm_perf_opt.regions.ranking import heaviest
 from llm_perf_opt.regions.table import WHOLE
 from llm_perf_opt.spelling import nearest
@@ -73,6 +74,7 @@ class _Found:
     skew: RankSkew | None = None
     rank_steps: RankSteps | None = None
     collectives: list[CollectiveUse] = Factory(list)
+    imbalance: list[Imbalance] = Factory(list)
     common: CommonTimes = Factory(CommonTimes)
 
 
@@ -138,6 +140,7 @@ def build_streamed_report(
         skew=stream.skew,
         rank_steps=stream.rank_steps,
         collectives=stream.collectives,
+        imbalance=stream.imbalance,
         common=stream.common,
     )
     again = partial(build_streamed_report, read, measured=measured)
@@ -173,6 +176,7 @@ def _with_timeline(
         builder.skew,
         builder.rank_steps,
         builder.collectives,
+        builder.imbalance,
         builder.common,
     )
 
@@ -224,7 +228,8 @@ def _finished(
         diagnostics=[d for r in recordings for d in r.diagnostics]
         + found.diagnostics
         + compared_ranks(found.skew, found.common)
-        + steps_compared(found.rank_steps),
+        + steps_compared(found.rank_steps)
+        + uneven(found.imbalance, found.rank_steps.region if found.rank_steps is not None else ""),
         scopes=found.scopes,
         attribution=options.attribution,
         selection=region_filter.as_json()
@@ -233,6 +238,7 @@ def _finished(
         ranks=found.skew,
         rank_steps=found.rank_steps,
         collectives=found.collectives,
+        imbalance=found.imbalance,
     )
     main = report.main_scope
     good, odd = usable({name: info for c in counter_sets for name, info in c.metric_info.items()})

@@ -104,6 +104,7 @@ def rank_steps(
                 memory_peak_bytes=timing.memory_peak_bytes if timing is not None else None,
                 energy_j=timing.energy_j if timing is not None else None,
                 why=_later_start(rank, steps, skew) or _difference(rank, key, parts),
+                computing_ns=_computing(parts[rank].get(key)),
             )
         )
     return RankSteps(key, count, warmup, common.tolist(), int(np.median(common[warmup:])), rows)
@@ -211,6 +212,10 @@ def _each(region: NCUProfileRegion) -> float:
 def _each_work(region: NCUProfileRegion) -> float:
     """GPU time of an instance without collectives that nothing else runs beside."""
     return ((region.gpu_busy_ns or 0) - (region.exposed_collective_ns or 0)) / _instances(region)
+
+
+def _computing(region: NCUProfileRegion | None) -> int | None:
+    return None if region is None or not region.gpu_busy_ns or not region.instances else round(_each_work(region))
 
 
 def _each_idle(region: NCUProfileRegion) -> float:

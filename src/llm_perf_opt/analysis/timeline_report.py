@@ -9,6 +9,7 @@ from llm_perf_opt.analysis.code_lines import CodeLines
 from llm_perf_opt.analysis.collective_use import collective_use
 from llm_perf_opt.analysis.engine_loop import engine_diagnoses
 from llm_perf_opt.analysis.gpu_condition import gpu_diagnoses, gpu_facts
+from llm_perf_opt.analysis.imbalance import imbalances
 from llm_perf_opt.analysis.rank_steps import rank_steps, steps_of
 from llm_perf_opt.analysis.ranks import CommonTimes, common_times, compare_ranks, rank_calls
 from llm_perf_opt.analysis.report_options import ReportOptions
@@ -28,7 +29,7 @@ from llm_perf_opt.regions.model import Coverage, MemoryWork, NCUProfileRegion, S
 from llm_perf_opt.regions.names import short_kernel_name
 from llm_perf_opt.regions.patterns import NameFilter, RegionFilter
 from llm_perf_opt.regions.prepared import find_regions
-from llm_perf_opt.regions.rank_skew import CollectiveUse, RankSkew, RankSteps
+from llm_perf_opt.regions.rank_skew import CollectiveUse, Imbalance, RankSkew, RankSteps
 from llm_perf_opt.regions.rollup import RolledUp, Selection, copies_by_kind, roll_up
 from llm_perf_opt.regions.table import DEEPEST, POOLED, RegionTable
 from llm_perf_opt.regions.whole_recording import COVERED
@@ -56,6 +57,7 @@ class TimelineReport:
     skew: RankSkew | None = None
     rank_steps: RankSteps | None = None
     collectives: list[CollectiveUse] = Factory(list)
+    imbalance: list[Imbalance] = Factory(list)
     common: CommonTimes = Factory(CommonTimes)
 
     def __attrs_post_init__(self) -> None:
@@ -131,6 +133,7 @@ class TimelineReport:
         self.skew = compared.found if compared else None
         steps = steps_of(self.timeline, self.attribution, self.warmth.instances, np.arange(len(table)))
         self.rank_steps = rank_steps(steps, compared, scopes, table)
+        self.imbalance = imbalances(calls, self.rank_steps, table)
         self.common = common_times(scopes, compared, table, only_timed=not saw_gpu(self.timeline))
         return scopes
 

@@ -12,6 +12,7 @@ import numpy as np
 from attrs import Factory, define
 
 from llm_perf_opt.analysis.collective_use import collective_use
+from llm_perf_opt.analysis.imbalance import imbalances
 from llm_perf_opt.analysis.rank_steps import OfRank, rank_steps, steps_of
 from llm_perf_opt.analysis.ranks import CommonTimes, RankCalls, common_times, compare_ranks, rank_calls
 from llm_perf_opt.analysis.report_options import ReportOptions
@@ -49,7 +50,7 @@ from llm_perf_opt.regions.instances import Instances
 from llm_perf_opt.regions.model import MemoryWork, Scope, ScopeTotals
 from llm_perf_opt.regions.patterns import NameFilter, RegionFilter
 from llm_perf_opt.regions.prepared import find_regions, prepare_timeline
-from llm_perf_opt.regions.rank_skew import CollectiveUse, RankSkew, RankSteps
+from llm_perf_opt.regions.rank_skew import CollectiveUse, Imbalance, RankSkew, RankSteps
 from llm_perf_opt.regions.rollup import RolledUp, roll_up
 
 _MOST_EXPLAINED = 96  # regions of each recording whose waiting is looked into
@@ -91,6 +92,7 @@ class TimelineStream:
     skew: RankSkew | None = None
     rank_steps: RankSteps | None = None
     collectives: list[CollectiveUse] = Factory(list)
+    imbalance: list[Imbalance] = Factory(list)
     common: CommonTimes = Factory(CommonTimes)
     steady: dict[str, dict[str, SteadyRegion]] = Factory(dict)  # scope -> region key; empty where nothing warms up
     waiting: dict[str, KnownWaiting] = Factory(dict)  # by scope
@@ -178,6 +180,7 @@ class TimelineStream:
         self.skew = compared.found if compared else None
         self.collectives = collective_use(self._ranks, compared, self._names.table)
         self.rank_steps = rank_steps(self._steps, compared, scopes, self._names.table)
+        self.imbalance = imbalances(self._ranks, self.rank_steps, self._names.table)
         self.common = common_times(scopes, compared, self._names.table, only_timed=not self._saw_gpu)
         return scopes
 

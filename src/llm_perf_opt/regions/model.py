@@ -20,7 +20,7 @@ from llm_perf_opt.regions.fixes import Answer, CodeLine, KernelSource, LineRecor
 from llm_perf_opt.regions.idle import GpuSide, IdleTime
 from llm_perf_opt.regions.launch_records import ProfiledLaunch
 from llm_perf_opt.regions.names import visible
-from llm_perf_opt.regions.rank_skew import CollectiveUse, RankSkew, RankSteps
+from llm_perf_opt.regions.rank_skew import CollectiveUse, Imbalance, RankSkew, RankSteps
 from llm_perf_opt.regions.timing import Timing
 
 SCHEMA_VERSION = "1.2"
@@ -465,6 +465,7 @@ class NCUProfileRegionReport:
     ranks: RankSkew | None = None  # None: one rank, or none with collectives in common
     rank_steps: RankSteps | None = None  # None: one rank, or none with a region in common
     collectives: list[CollectiveUse] = Factory(list)  # whose messages the recording tells
+    imbalance: list[Imbalance] = Factory(list)  # of experts, of stages of a pipeline
     # A `TimelineDetail` (launches and trends) for pictures; None without a timeline, or where nothing draws it.
     timeline_detail: Any = field(default=None, eq=False, repr=False, metadata=NOT_IN_JSON)
 

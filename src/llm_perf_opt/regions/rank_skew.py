@@ -62,6 +62,7 @@ class RankRow:
     memory_peak_bytes: int | None
     energy_j: float | None  # of a steady step
     why: str  # what it does differently from the others; empty: nothing that counts
+    computing_ns: int | None = None  # of a step, its GPU without collectives that nothing else runs beside; on average
 
 
 @define(frozen=True)
@@ -74,3 +75,25 @@ class RankSteps:
     common_ns: list[int]  # of each step, the longest of all ranks
     common_median_ns: int  # of the steady ones
     ranks: list[RankRow]
+
+
+@define(frozen=True)
+class RankLoad:
+    """What one rank has to do of something that all wait for."""
+
+    label: str
+    time_ns: int  # on average
+    idle_share: float  # of the common time
+
+
+@define(frozen=True)
+class Imbalance:
+    """Work that ranks share unequally."""
+
+    kind: str  # "experts": between the all-to-alls around them | "stages": of a pipeline, in a step
+    sections: int  # how often each rank does it
+    common_ns: int  # of one: as long as it takes until all are done, on average
+    lost_share: float  # of the GPUs' time meanwhile, in which they do not compute
+    uneven_share: float  # of that time, what is lost because one rank has more to do than the others
+    most: str  # the rank that has most to do
+    ranks: list[RankLoad]

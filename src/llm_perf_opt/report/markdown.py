@@ -26,7 +26,7 @@ from llm_perf_opt.report.performance_md import (
     verdict_table,
 )
 from llm_perf_opt.report.pictures import pictures
-from llm_perf_opt.report.rank_rows import TEXTS, rank_sentence, rank_table
+from llm_perf_opt.report.rank_rows import TEXTS, imbalance_sentences, rank_sentence, rank_table
 from llm_perf_opt.report.region_table import mean_ns
 from llm_perf_opt.report.renderers import File, Renderer
 from llm_perf_opt.report.stakeholder import render_stakeholder
@@ -137,6 +137,7 @@ def _ranks(view: View) -> list[str]:
     steps = ["", "## Ranks", "", plain(rank_sentence(view)), "", *shown] if rows else []
     collectives = [[code(name), *map(plain, cells)] for name, *cells in collective_table(view)]
     sent = table(list(COLLECTIVE_HEAD), collectives, numbers=len(COLLECTIVE_HEAD) - WORDS)
+    steps += [line for said in imbalance_sentences(view) for line in ("", plain(said))]
     return [*steps, *(["", "## Collectives", "", *sent] if collectives else [])]
 
 

@@ -11,9 +11,10 @@ from llm_perf_opt.regions.rank_skew import RankSteps
 from llm_perf_opt.report.text import counted, duration, quantity
 from llm_perf_opt.report.view import View
 
-_HEAD = ("rank", "median step", "waiting in it", "transfer in it", "clock", "memory peak", "energy a step", "what is different", "its own report")  # fmt: skip
+_HEAD = ("rank", "median step", "computing in it", "waiting in it", "transfer in it", "clock", "memory peak", "energy a step", "what is different", "its own report")  # fmt: skip
 TEXTS = ("what is different", "its own report")  # columns of words
 _NOTHING = "–"
+_MOST_LISTED = 16
 _OF_JOB = re.compile(r"rank-(\d+)/")
 
 
@@ -34,6 +35,7 @@ def rank_table(view: View) -> list[list[str]]:
             [
                 str(row.rank),
                 duration(row.median_ns),
+                duration(row.computing_ns),
                 duration(_steady(row.waiting_ns, steps)),
                 duration(_steady(row.transfer_ns, steps)),
                 _NOTHING if clock is None else _clock(clock.clock_offset_ns, clock.clock_drift_ppm),
@@ -72,6 +74,21 @@ def rank_matrix(view: View) -> dict[str, Any] | None:
     }
     known = {name: rows for name, rows in measures.items() if all(row is not None for row in rows)}
     return {"labels": [row.label for row in steps.ranks], "warmup": steps.warmup, "measures": known}
+
+
+def imbalance_sentences(view: View) -> list[str]:
+    """Each rank's part of what all wait for."""
+    what = {
+        "experts": "Experts, between the all-to-alls around them",
+        "stages": "Stages of a pipeline, computing in a step",
+    }
+    return [
+        f"{what[one.kind]}: all together {duration(one.common_ns)}; "
+        + ", ".join(f"{visible(load.label, 80)} {duration(load.time_ns)}" for load in one.ranks[:_MOST_LISTED])
+        + ("" if len(one.ranks) <= _MOST_LISTED else f" and {len(one.ranks) - _MOST_LISTED} more")
+        + f". {one.lost_share:.0%} of the GPUs' time meanwhile is not used."
+        for one in view.report.imbalance
+    ]
 
 
 def _steady(values: list[int] | None, steps: RankSteps) -> float | None:
