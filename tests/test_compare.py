@@ -164,6 +164,20 @@ def test_waiting_that_changed_is_told_by_what_the_host_did(base: Side) -> None:
     assert adds_up(found)
 
 
+def test_one_late_step_is_told_of_the_whole_around_it(base: Side, tmp_path: Path) -> None:
+    """The typical step is the same, so nothing got worse; that the whole took longer is said all the same."""
+
+    def once(new: Planted) -> None:
+        start, end = new.ranges("decode_step")[5]
+        new.insert_time([(start + end) // 2], 30_000_000)
+
+    found = planted(base, tmp_path, once)
+    assert found.verdict != "worse"
+    told = next(sentence for sentence in found.sentences if sentence.startswith("LLM@decode +"))
+    assert "+30 ms" in told
+    assert "Not certain" in told
+
+
 def test_the_same_recording_is_the_same(base: Side) -> None:
     found = compare(base, base)
     assert found.verdict == "same"
@@ -580,6 +594,16 @@ def test_exact_decides_by_counts_alone(tmp_path: Path) -> None:
     words = (WARM, more, "--out", tmp_path / "out", "--quiet", "--fail-on", "worse")
     assert run(*words) == 0
     assert run(*words, "--exact") == 7
+
+
+def test_exact_says_nothing_where_nothing_was_counted() -> None:
+    found = compare(_side(_times(40e6)), _side(_times(60e6)), Settings(exact=True))
+    assert found.verdict == "not_comparable"
+    assert "nothing was counted" in found.reasons[0]
+    sides = [_side(_times(time), counts={"recompilations": 0.0}) for time in (40e6, 60e6)]
+    assert compare(*sides, Settings(exact=True)).verdict == "not_comparable"
+    sides = [_side(_times(time), counts={"recompilations": 0.0, "kernels": 12.0}) for time in (40e6, 60e6)]
+    assert compare(*sides, Settings(exact=True)).verdict == "same"
 
 
 def test_budgets_are_kept_or_not(base: Side, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,7 +15,16 @@ from llm_perf_opt.comparing.exact import compare_counts, is_worse
 from llm_perf_opt.comparing.matching import RegionPair, match_kernels, match_regions, without_numbers
 from llm_perf_opt.comparing.noise import INSTANCES, NOTHING, RUNS, Difference, difference, run_room, run_spread
 from llm_perf_opt.comparing.sentences import describe_region, percent
-from llm_perf_opt.comparing.side import COUNTERS, TIMELINE, UNDISTURBED, RegionSide, Side, Times, sources_of
+from llm_perf_opt.comparing.side import (
+    COUNTERS,
+    RECOMPILATIONS,
+    TIMELINE,
+    UNDISTURBED,
+    RegionSide,
+    Side,
+    Times,
+    sources_of,
+)
 from llm_perf_opt.regions.names import visible
 
 _ALPHA = 0.01  # of all comparisons of one pair of runs together
@@ -27,6 +36,7 @@ _DEEPEST = 50  # levels, below which nothing is looked for that repeats
 _ENOUGH = 5  # steady instances, from which on a region can be told by itself
 _ENDS_EARLY = "its ranges end before their GPU work, which one side does not time: compare the recordings themselves"
 _TWO_CLOCKS = "one side was timed on the GPU, the other by the host's clock alone: measure both again"
+_NOT_COUNTED = "nothing was counted on both sides: give recordings or profiled runs, or compare times (without --exact)"
 _CARRIES = 0.7  # part of a region's change
 _ROOM = 2.0  # times the least change that counts: an interval that stays within is called the same
 
@@ -63,7 +73,7 @@ def compare(base: Side, new: Side, settings: Settings | None = None) -> Comparis
         new=new.label,
         verdict=verdict,
         reasons=reasons,
-        sentences=_sentences(regions, pairs, base, new),
+        sentences=_sentences(regions, pairs, base, new, settings.min_change),
         regions=regions,
         only_new=[n.key for b, n in pairs if b is None and n is not None],
         only_base=[b.key for b, n in pairs if n is None and b is not None],
@@ -169,6 +179,8 @@ class _Evaluated:
             return NOT_COMPARABLE, f"other input: the numbers in its name are {other}"
         if self.settings.exact:
             changed = [one for one in self.exact if one.changed]
+            if not changed and all(one.what == RECOMPILATIONS for one in self.exact):  # there are none in most programs
+                return NOT_COMPARABLE, _NOT_COUNTED
             worse = any(map(is_worse, changed))
             return (WORSE if worse else BETTER if changed else SAME), ""
         if self.difference is None or self.times is None:
@@ -282,9 +294,12 @@ def _reason(region: RegionComparison) -> str:
     return f"{region.label}{change}" + (f": {region.reason}" if region.reason else "")
 
 
-def _sentences(regions: Sequence[RegionComparison], pairs: Sequence[RegionPair], base: Side, new: Side) -> list[str]:
+def _sentences(
+    regions: Sequence[RegionComparison], pairs: Sequence[RegionPair], base: Side, new: Side, least: float
+) -> list[str]:
     """Largest change first; what has no partner, or another name, last."""
     ordered = sorted((region for region in regions if region.decides), key=lambda region: -abs(_impact(region)))
+    ordered += [region for region in regions if not region.decides and _is_more_than_its_steps(region, ordered, least)]
     found = [describe_region(region, _carrier(region, regions)) for region in ordered]
     for word, side, other, place in (("Gone", base, new, 0), ("New", new, base, 1)):
         alone = {r.key for pair in pairs if (r := pair[place]) is not None and pair[1 - place] is None}
@@ -295,6 +310,19 @@ def _sentences(regions: Sequence[RegionComparison], pairs: Sequence[RegionPair],
     renamed = [region for region in regions if region.renamed_from]
     outermost = [r for r in renamed if r.parent not in {other.key for other in renamed}]
     return found + [f"{visible(region.renamed_from, 80)} is now called {region.label}." for region in outermost]
+
+
+def _is_more_than_its_steps(region: RegionComparison, deciding: Sequence[RegionComparison], least: float) -> bool:
+    """Did it change by more than the typical instances of what repeats inside it? One late step, or what is done once."""
+    steps = [other for other in deciding if other.key.startswith(f"{region.key}/")]
+    if not steps or not all(region.instances) or region.before_ns is None:
+        return False
+    inside = sum(
+        (step.after_ns or 0) * step.instances[1] / region.instances[1]
+        - (step.before_ns or 0) * step.instances[0] / region.instances[0]
+        for step in steps
+    )
+    return abs(region.delta_ns - inside) > max(least * region.before_ns, _SHORTEST)
 
 
 def _carrier(region: RegionComparison, regions: Sequence[RegionComparison]) -> RegionComparison | None:
