@@ -13,7 +13,7 @@ from conftest import counters, recording, regions_of, report, timeline
 from llm_perf_opt.analysis.build import ReportOptions, build_report
 from llm_perf_opt.analysis.verdicts.counted_work import amounts_of, with_totals
 from llm_perf_opt.analysis.verdicts.rules import verdict_rules
-from llm_perf_opt.metrics.quantity import Quantity
+from llm_perf_opt.metrics.quantity import Quantity, total
 from llm_perf_opt.regions.columns import Action, CounterSet, MetricInfo, Timeline
 from llm_perf_opt.regions.model import NCUProfileRegionReport, RegionPerformance
 from llm_perf_opt.report.answer import answer
@@ -588,7 +588,7 @@ def test_speed_of_light_of_the_recording_adds_up(demo: NCUProfileRegionReport) -
         assert of is not None
         light = of.speed_of_light
         assert light is not None
-        parts = light.limit + light.above_roof + light.waiting + light.other_work
+        parts = total([light.limit, light.above_roof, *(p for p in (light.waiting, light.other_work) if p)], "ns")
         assert parts.value == pytest.approx(light.now.value, rel=1e-9), region.key
         assert light.limit.value > 0
         memory = region.inclusive.memory

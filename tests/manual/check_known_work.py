@@ -58,7 +58,9 @@ def _common(
     light = evaluated.speed_of_light
     checks.holds(f"{name}: it has a speed of light", light is not None)
     if light is not None:
-        whole = light.limit + light.above_roof + light.waiting + light.other_work
+        whole = light.limit + light.above_roof
+        for part_of_it in (light.waiting, light.other_work):
+            whole = whole if part_of_it is None else whole + part_of_it
         checks.near(f"{name}: parts of its time add up", whole.value, light.now.value, 1e-6)
     checks.near(f"{name}: wall time", (region.wall_ns or 0) * 1e-9, part["wall_s"], 0.05)
 

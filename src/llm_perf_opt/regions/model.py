@@ -208,10 +208,15 @@ class SpeedOfLight:
     now: Quantity  # wall time, or the GPU's busy time where that is longer
     limit: Quantity  # kernels at their roofs; copies and kernels without counters as measured
     above_roof: Quantity  # recoverable in kernels
-    waiting: Quantity  # the GPU runs nothing
-    other_work: Quantity  # the GPU runs work of other regions
+    waiting: Quantity | None  # the GPU runs nothing; None where ranges end before their work, and nothing else tells
+    other_work: Quantity | None  # the GPU runs work of other regions; None likewise
     analysed_share: float  # of the kernel time, kernels with counters
     limit_over_now: float
+
+    @property
+    def waiting_ns(self) -> float:
+        """0 also where it is not known."""
+        return 0.0 if self.waiting is None else self.waiting.of("ns")
 
 
 @define

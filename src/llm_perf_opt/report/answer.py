@@ -176,7 +176,7 @@ def _time(region: NCUProfileRegion) -> str:
             return f"{duration(region.wall_ns)} wall time; what the GPU did is not in the recording."
         return f"{work}." if time is None else f"{duration(time)} of GPU time in {work}."
     inside = wall - idle
-    words = f"{duration(wall)} wall time{without_profiler(region)}{warmup_note(region)}"
+    words = f"{duration(wall)} {_clock(region)}{without_profiler(region)}{warmup_note(region)}"
     text = f"{words}, GPU working {share(inside, wall)} of it ({work})."
     if region.gpu_busy_ns and region.gpu_busy_ns - inside > _LATE * wall:
         # The range launches and returns: idle time inside it says little about the stage.
@@ -187,6 +187,13 @@ def _time(region: NCUProfileRegion) -> str:
     if idle > _WAITING * wall and region.gpu_busy_ns:
         text += f" The GPU waits for the host: {duration(idle)} idle."
     return text
+
+
+def _clock(region: NCUProfileRegion) -> str:
+    """Whose time it is: of ranges that end before their work does, the GPU's."""
+    if region.performance is None or region.performance.time.basis == "host" or region.wall_ns is None:
+        return "wall time"
+    return f"on the GPU (its ranges take {duration(region.wall_ns)})"
 
 
 def _overlap(region: NCUProfileRegion) -> str:

@@ -50,8 +50,8 @@ def time_parts(region: NCUProfileRegion) -> list[tuple[str, str, float]]:
         work = [("light", "at the GPU's limit", limit), ("above", "slower than that", above)]
         parts = [
             *(work if roofs_known(light) else [("busy", "GPU work", limit + above)]),
-            ("idle", "GPU waiting", light.waiting.of("ns")),
-            ("others", "other regions' work", light.other_work.of("ns")),
+            ("idle", "GPU waiting", light.waiting_ns),
+            ("others", "other regions' work", light.other_work.of("ns") if light.other_work is not None else 0.0),
         ]
         return [part for part in parts if part[2] > 0]
     if region.wall_ns is None or region.gpu_idle_ns is None:
@@ -135,8 +135,8 @@ def _faster(region: NCUProfileRegion) -> str:
     return f"{times} faster; counters speak for {percent(light.analysed_share)} of the kernel time"
 
 
-def _light(part: Callable[[SpeedOfLight], Quantity]) -> Callable[[NCUProfileRegion], float | None]:
-    return of_performance(lambda p: part(p.speed_of_light).of("ns") if p.speed_of_light else None)
+def _light(part: Callable[[SpeedOfLight], Quantity | None]) -> Callable[[NCUProfileRegion], float | None]:
+    return of_performance(lambda p: in_unit(part(p.speed_of_light), "ns") if p.speed_of_light else None)
 
 
 def _tokens(which: str) -> Callable[[NCUProfileRegion], float | None]:

@@ -57,10 +57,12 @@ def _headline(found: list[Stage]) -> str:
             return "The recording holds no GPU work of the stages, so what could be won on the GPU is not known."
         return "How long the stages take is not known: there is no timeline."
     now = total([light.now for _, light in lights], "ns")
-    waiting = total([light.waiting for _, light in lights], "ns")
+    waiting = total([light.waiting for _, light in lights if light.waiting is not None], "ns")
     above = total([light.above_roof for _, light in lights], "ns")
     share = "" if not now.value else f" ({shown(waiting / now)})"
-    text = f"The stages take {shown(now)}. For {shown(waiting)}{share} of it the GPU waits."
+    text = f"The stages take {shown(now)}."
+    if any(light.waiting is not None for _, light in lights):
+        text += f" For {shown(waiting)}{share} of it the GPU waits."
     if any(light.analysed_share > 0.5 for _, light in lights):
         limit = now - waiting - above
         text += (

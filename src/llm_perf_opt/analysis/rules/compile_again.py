@@ -21,7 +21,7 @@ def _find(of: Evaluated) -> Iterator[Found]:
     if of.launched.instances < 3 or times < _OFTEN * of.launched.instances:
         yield from idle_of("compile.again")(of)
         return
-    taken = of.free.take_idle(_CAUSES, of.light.waiting.of("ns"))
+    taken = of.free.take_idle(_CAUSES, of.light.waiting_ns)
     if taken:
         yield idle_found(
             of, "compile.again", taken, f"compiled {counted(times, 'time')} in {of.launched.instances} steps"

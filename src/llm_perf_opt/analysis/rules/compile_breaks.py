@@ -22,7 +22,7 @@ def _find(of: Evaluated) -> Iterator[Found]:
     calls = sum(count for name, count in names.items() if _PIECE.match(name)) / of.launched.instances
     if len(pieces) < _FEWEST or calls < len(pieces):
         return
-    taken = of.free.take_idle(_CAUSES, of.light.waiting.of("ns"))
+    taken = of.free.take_idle(_CAUSES, of.light.waiting_ns)
     if taken:
         yield idle_found(of, "compile.breaks", taken, f"{counted(len(pieces), 'piece')}, {calls:.0f} calls a step")
 

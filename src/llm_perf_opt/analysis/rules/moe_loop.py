@@ -32,7 +32,7 @@ def _find(of: Evaluated) -> Iterator[Found]:
         return
     rows = (selects | puts | product) & inside & of.free.rows
     products = above_peak(of, rows & product, (0.3, 0.1, 0.5))
-    idle = of.free.take_idle(_CAUSES, of.light.waiting.of("ns"))
+    idle = of.free.take_idle(_CAUSES, of.light.waiting_ns)
     around = launched.time(rows & ~product)
     gain = Gain(products.likely + 0.7 * around + idle, 0.6 * (around + idle), products.high + around + idle)
     yield from found_in_kernels(of, "moe.loop", rows, gain, experts=f"{experts:.0f}")

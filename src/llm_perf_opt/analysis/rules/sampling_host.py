@@ -25,7 +25,7 @@ def _find(of: Evaluated) -> Iterator[Found]:
     time = sum(one.time_ns for one in found)
     if time < LEAST * of.light.now.of("ns"):
         return
-    idle = of.free.take_idle(_CAUSES, of.light.waiting.of("ns"))
+    idle = of.free.take_idle(_CAUSES, of.light.waiting_ns)
     copies = of.split.exposed_copies
     won = idle + (copies.of("ns") if copies is not None else 0.0)
     of.free.copies = 0.0

@@ -67,6 +67,9 @@ def time_facts(facts: Facts, region: NCUProfileRegion, split: TimeSplit, familie
     host = split.host_copies or nanoseconds(0)
     parts = (("exposed collectives", collective), ("copies between host and GPU", host))
     facts.words["communication_parts"] = ", ".join(f"{name} {shown(part)}" for name, part in parts if part.value)
+    memory = region.inclusive.memory
+    told = memory.pageable_time_ns + memory.pinned_time_ns
+    facts.share("pageable_share", memory.pageable_time_ns / told if told else None)
     whole = now(split)
     time = whole.value if whole else 0.0
     facts.share("collective_share", collective.value / time if time else None)

@@ -25,7 +25,8 @@ _NAMES = 3  # of what the host was in, in a text
 _TELLING_SHARE = 0.5  # of the idle time, from which on gaps of a size are mentioned
 _SIZE_WORDS = {10_000_000: "10 ms", 1_000_000: "1 ms", 100_000: "100 µs"}
 # What a profiler adds to: idle time that the program alone does not have goes off this first, and off short gaps.
-_DISTURBED = "launch"
+_DISTURBED = _LAUNCH = "launch"
+_COPY = "copy"
 _ENGINE, _ENGINE_WORK = "engine", ("schedule", "update", "sample")  # ranges of the annotation
 _HOST_CODE = ("data", "python", "thread", "unseen")
 
@@ -77,6 +78,13 @@ def by_engine(idle: IdleTime, region: str) -> IdleTime:
 
     causes = [evolve(one, cause=cause_of(one.cause, one.what)) for one in idle.causes]
     lines = [evolve(one, cause=cause_of(one.cause, "")) for one in idle.lines]
+    return evolve(idle, causes=causes, lines=lines)
+
+
+def within_the_gpu(idle: IdleTime) -> IdleTime:
+    """Of a region whose copies stay on the GPU: calls that copy are launches like others."""
+    causes = [evolve(one, cause=_LAUNCH if one.cause == _COPY else one.cause) for one in idle.causes]
+    lines = [evolve(one, cause=_LAUNCH if one.cause == _COPY else one.cause) for one in idle.lines]
     return evolve(idle, causes=causes, lines=lines)
 
 
@@ -207,7 +215,9 @@ def _sizes(idle: IdleTime) -> str:
     gaps = time = 0
     for size in idle.sizes:
         gaps, time = gaps + size.gaps, time + size.time_ns
-        if size.at_least_ns in _SIZE_WORDS and time >= _TELLING_SHARE * idle.total_ns:
+        # Of a gap that reaches beyond the region, it has a part.
+        inside = time >= gaps * size.at_least_ns
+        if inside and size.at_least_ns in _SIZE_WORDS and time >= _TELLING_SHARE * idle.total_ns:
             share = 100 * time / idle.total_ns
             return f" {share:.0f} % of it lies in {_gaps(gaps)} of {_SIZE_WORDS[size.at_least_ns]} or more."
     return ""

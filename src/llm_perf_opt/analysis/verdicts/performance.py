@@ -20,7 +20,14 @@ from llm_perf_opt.analysis.verdicts.counted_work import Amounts
 from llm_perf_opt.analysis.verdicts.evaluated import Evaluated, from_graphs
 from llm_perf_opt.analysis.verdicts.facts import fusion_facts, kernel_facts, rate_facts, time_facts
 from llm_perf_opt.analysis.verdicts.free import Free
-from llm_perf_opt.analysis.verdicts.idle_causes import IdlePart, by_engine, idle_parts, undisturbed, with_cause
+from llm_perf_opt.analysis.verdicts.idle_causes import (
+    IdlePart,
+    by_engine,
+    idle_parts,
+    undisturbed,
+    with_cause,
+    within_the_gpu,
+)
 from llm_perf_opt.analysis.verdicts.kernel_limits import KernelLimits
 from llm_perf_opt.analysis.verdicts.launched import Launched
 from llm_perf_opt.analysis.verdicts.launches import Launches
@@ -228,9 +235,15 @@ class Evaluator:
         if (split.idle / split.wall).of("ratio") < verdict_rules().thresholds["least_opportunity"]:
             return None
         found = self.waiting.idle(region.key, by_gpu=split.basis == "gpu")
-        if found is not None and self.phases:
-            found = by_engine(found, region.name)
-        return found if found is None or split.profiled_wall is None else undisturbed(found, split.idle.of("ns"))
+        if found is None:
+            return None
+        found = by_engine(found, region.name) if self.phases else found
+        memory = region.inclusive.memory
+        if memory.device_count and not memory.host_count:
+            found = within_the_gpu(found)
+        # Of a region that holds warm-up, gaps of that are no idle time of its steady part.
+        same = split.profiled_wall is None and found.total_ns <= split.idle.of("ns")
+        return found if same else undisturbed(found, split.idle.of("ns"))
 
     def _formula(self, region: NCUProfileRegion) -> Formula:
         """FLOPs by formula. A stage that repeats may be one region around its repeats, or one region for each."""
@@ -356,7 +369,7 @@ def _waiting(
     idle: IdleTime | None,
 ) -> list[IdlePart]:
     """The waiting of a region by what the host did meanwhile, where the recording shows it."""
-    waiting = light.waiting.of("ns")
+    waiting = light.waiting_ns
     if not waiting or not split.launches:
         return []
     if idle is not None:

@@ -107,7 +107,7 @@ def overlap_scale(split: TimeSplit) -> float:
 
 
 def speed_of_light(split: TimeSplit, roofed: Roofed) -> SpeedOfLight | None:
-    """now = limit + above_roof + waiting + other_work."""
+    """now = limit + above_roof + waiting + other_work; the last two are not known where the wall time says nothing."""
     whole = now(split)
     if whole is None or not whole.value:
         return None
@@ -116,12 +116,14 @@ def speed_of_light(split: TimeSplit, roofed: Roofed) -> SpeedOfLight | None:
     not_working = whole - working
     waiting = not_working if split.idle is None else min(not_working, split.idle)
     limit = working - above
+    # Its work alone takes longer than its range: the gaps in the range are no part of that.
+    unknown = not not_working.value and split.idle is not None and split.idle.value > 0
     return SpeedOfLight(
         now=whole,
         limit=limit,
         above_roof=above,
-        waiting=waiting,
-        other_work=not_working - waiting,
+        waiting=None if unknown else waiting,
+        other_work=None if unknown else not_working - waiting,
         analysed_share=roofed.analysed_share,
         limit_over_now=(limit / whole).of("ratio"),
     )
@@ -161,7 +163,7 @@ def token_rate(counted: tuple[int, str] | None, light: SpeedOfLight | None, now:
     tokens = Quantity(float(counted[0]), "token")
     rate = TokenRate(tokens=tokens, now=tokens / now, source=counted[1])
     if light is not None:
-        working = light.now - light.waiting
+        working = light.now - nanoseconds(light.waiting_ns)
         rate.gpu_only = tokens / working if working.value > 0 else None
         rate.limit = tokens / light.limit if light.limit.value and light.analysed_share > 0.5 else None
     return rate
