@@ -138,6 +138,7 @@ cluster: setup
 
 docs: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir dist/site
+	$(BIN)/python tools/gallery.py pages dist/site/gallery
 
 bundle: setup
 	$(BIN)/python tools/bundle.py $(BUNDLE_PYTHON)

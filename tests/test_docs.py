@@ -31,19 +31,36 @@ def commands() -> list[str]:
     return list(dict.fromkeys(found))
 
 
+# Files the documentation speaks of, besides those of `tools/gallery.py`.
+UNPACKED = {
+    **dict.fromkeys(
+        ("run.sqlite", "before.sqlite", "after.sqlite"), "nsys-2025.3.1-h200-decoder-8layers-warm.sqlite.xz"
+    ),
+    "counters.ncu-rep": "ncu-2025.3.1-h200-decoder-8layers-warm-per-launch-config.ncu-rep.xz",
+    **dict.fromkeys(("rank0.sqlite", "rank1.sqlite"), "nsys-2025.3.1-h200-train.sqlite.gz"),
+}
+TRACE = "trace.json.gz"
+
+
+def lay_out(words: list[str], folder: Path) -> None:
+    """Those that a command names, where an earlier one has not left them."""
+    sys.path.insert(0, str(ROOT / "tools"))
+    try:
+        import gallery
+    finally:
+        sys.path.pop(0)
+    for word in words:
+        if word in UNPACKED:
+            packed = (RECORDINGS / UNPACKED[word]).read_bytes()
+            (folder / word).write_bytes((lzma if UNPACKED[word].endswith("xz") else gzip).decompress(packed))
+        elif word in gallery.FILES:
+            gallery.lay_out(word, folder)
+        elif word == TRACE and "--perfetto" not in words:  # a trace of PyTorch's under that name would not be replaced
+            (folder / word).write_bytes((RECORDINGS / "kineto-torch2.11-h200-2layers.json.gz").read_bytes())
+
+
 @pytest.fixture
 def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with the files the documentation speaks of."""
-    timeline = lzma.decompress((RECORDINGS / "nsys-2025.3.1-h200-decoder-8layers-warm.sqlite.xz").read_bytes())
-    for name in ("run", "before", "after"):
-        (tmp_path / f"{name}.sqlite").write_bytes(timeline)
-    counters = RECORDINGS / "ncu-2025.3.1-h200-decoder-8layers-warm-per-launch-config.ncu-rep.xz"
-    (tmp_path / "counters.ncu-rep").write_bytes(lzma.decompress(counters.read_bytes()))
-    train = gzip.decompress((RECORDINGS / "nsys-2025.3.1-h200-train.sqlite.gz").read_bytes())
-    for rank in (0, 1):
-        (tmp_path / f"rank{rank}.sqlite").write_bytes(train)
-    trace = RECORDINGS / "kineto-torch2.11-h200-2layers.json.gz"
-    (tmp_path / "trace.json.gz").write_bytes(trace.read_bytes())
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -55,10 +72,46 @@ def test_there_are_commands_to_check() -> None:
 @pytest.mark.process
 @pytest.mark.parametrize("command", commands())
 def test_every_command_in_the_documentation_runs(command: str, desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    if "--perfetto trace.json.gz" in command:
-        (desk / "trace.json.gz").unlink()  # a trace of PyTorch's under that name would not be replaced
+    lay_out(shlex.split(command), desk)
     assert main(shlex.split(command)[1:]) == 0
     assert "No matching regions" not in capsys.readouterr().out
+
+
+def sessions(page: Path) -> list[tuple[str, list[str]]]:
+    """Commands of `console` blocks, each with the lines that are shown below it."""
+    found: list[tuple[str, list[str]]] = []
+    for block in re.findall(r"```console\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL):
+        for line in block.splitlines():
+            if line.startswith("$ "):
+                found.append((line[2:], []))
+            elif line != "…":
+                found[-1][1].append(line)
+    return found
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("page", [page for page in PAGES if sessions(page)], ids=lambda p: p.stem)
+def test_what_a_page_shows_is_what_its_commands_print(
+    page: Path, desk: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for command, lines in sessions(page):
+        lay_out(shlex.split(command), desk)
+        code = main(shlex.split(command)[1:])
+        printed = iter([*map(str.rstrip, capsys.readouterr().out.splitlines()), f"exit code {code}"])
+        missing = [line for line in lines if line not in printed]  # in this order
+        assert (missing, code) == ([], code if f"exit code {code}" in lines else 0), command
+
+
+def test_gains_in_the_tutorials_are_the_measured_ones() -> None:
+    page = (ROOT / "docs" / "tutorial-training.md").read_text(encoding="utf-8")
+    rows = {row["rule"]: row for row in result("rules-h200")["rules"]}
+    shown = re.findall(
+        r"^\| \[`([\w.]+)`\].*?\| ([\d.]+) ms \| ([\d.]+) ms \| ([\d.]+) ms \| ([\d.]+) ms \|$", page, re.M
+    )
+    assert len(shown) == 4
+    for rule, *numbers in shown:
+        names = ("before_ms", "after_ms", "measured_ms", "predicted_ms")
+        assert numbers == [f"{rows[rule][name]:.2f}" for name in names]
 
 
 def test_the_answer_quoted_in_the_readme_is_what_the_demo_says(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:

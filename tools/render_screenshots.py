@@ -1,4 +1,4 @@
-"""Renders the pictures of the documentation from the recording that ships: docs/images.
+"""Renders the pictures of the documentation: docs/images, from the recording that ships and those of the gallery.
 
     python tools/render_screenshots.py
 
@@ -14,6 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from gallery import PAGES, build_pages
 from PIL import Image
 from playwright.sync_api import sync_playwright
 
@@ -38,10 +39,10 @@ def save_small(picture: bytes, path: Path) -> None:
     few.save(path, optimize=True)
 
 
-def render(page: Path) -> None:
+def render(page: Path, pictures: tuple[tuple[str, str, tuple[int, int], str], ...]) -> None:
     with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(executable_path=browser(), args=["--no-sandbox", "--disable-gpu"])
-        for name, theme, (width, height), section in PICTURES:
+        for name, theme, (width, height), section in pictures:
             context = chromium.new_context(viewport={"width": width, "height": height}, color_scheme=theme)
             window = context.new_page()
             window.goto(page.as_uri())
@@ -55,4 +56,8 @@ def render(page: Path) -> None:
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
         main(["demo", "--quiet", "--out", folder])
-        render(Path(folder) / "report.html")
+        render(Path(folder) / "report.html", PICTURES)
+        build_pages(Path(folder) / "gallery")
+        for number, (name, (_, section)) in enumerate(PAGES.items()):
+            picture = (f"gallery-{name}.png", "dark" if number % 2 else "light", (1180, 720), section)
+            render(Path(folder) / "gallery" / f"{name}.html", (picture,))
