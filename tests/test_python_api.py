@@ -268,6 +268,8 @@ def test_a_comparison_puts_regions_side_by_side(tmp_path: Path) -> None:
     assert compared.to_html(tmp_path / "page.html").read_text(encoding="utf-8").startswith("<!doctype html>")
     assert len(repr(compared)) < 500
     assert "100 µs → 150 µs" in repr(compared)
+    with pytest.raises(UserError, match="takes another report"):
+        before.compare("after.sqlite")  # type: ignore[arg-type]
 
 
 def test_the_page_is_that_of_the_report(opened: Report, tmp_path: Path) -> None:

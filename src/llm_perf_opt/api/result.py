@@ -196,6 +196,8 @@ class Report:
 
         `min_change`: the least relative change of a time that counts.
         """
+        if not isinstance(other, Report):
+            raise UserError("compare takes another report.", "Open it first: a.compare(llm_perf_opt.open(PATH))")
         from llm_perf_opt.api.compared import Compared
         from llm_perf_opt.api.comparing_sides import compare_sides
         from llm_perf_opt.api.sides import side_of
