@@ -25,7 +25,7 @@ from llm_perf_opt.comparing.baseline import read_baseline, render_baseline
 from llm_perf_opt.comparing.budgets import check_budgets, read_budgets
 from llm_perf_opt.comparing.causes import replaced_names
 from llm_perf_opt.comparing.comparison import ORDER, Comparison, KernelPair
-from llm_perf_opt.comparing.comparison_page import waterfall
+from llm_perf_opt.comparing.comparison_page import render_comparison_html, waterfall
 from llm_perf_opt.comparing.evaluation import Settings, compare
 from llm_perf_opt.comparing.floors import learn, learned_spreads
 from llm_perf_opt.comparing.side import GPU, UNDISTURBED, KernelUse, RegionSide, Side, Times
@@ -459,6 +459,12 @@ def test_causes_always_add_up(
         )
     bars = waterfall(region)
     assert all(0 <= bar["x"] <= 100.01 for bar in bars)
+
+
+@pytest.mark.parametrize(("after", "cut"), [(41e6, True), (400e6, False)])
+def test_a_picture_whose_axis_is_cut_says_so(after: float, cut: bool) -> None:
+    page = render_comparison_html(compare(_side(_times(40e6, spread=0.0)), _side(_times(after, spread=0.0))))
+    assert ("The axis does not begin at 0" in page) == cut
 
 
 def test_a_kernel_on_a_larger_grid_has_more_to_do_where_grids_are_known() -> None:

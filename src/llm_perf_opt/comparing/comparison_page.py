@@ -71,15 +71,23 @@ def _row(region: RegionComparison) -> dict[str, Any]:
 
 
 def _detail(region: RegionComparison) -> dict[str, Any]:
+    steps = waterfall(region)
     return {
         "region": region,
-        "waterfall": waterfall(region),
+        "waterfall": steps,
+        "axis_is_cut": bool(steps) and not _from_zero(region, steps),
         "kernels": [_kernel(pair) for pair in _largest(region.pairs)[:_KERNELS]],
         "more": max(len(region.pairs) - _KERNELS, 0),
         "exact": region.exact_changes,
         "counted": list(map(describe_exact, region.exact_changes)),
         "histogram": histogram(*region.times),
     }
+
+
+def _from_zero(region: RegionComparison, steps: list[dict[str, Any]]) -> bool:
+    """Are the bars of before and after as long as the times they stand for?"""
+    before, after = steps[0]["width"] * (region.after_ns or 0), steps[-1]["width"] * (region.before_ns or 0)
+    return bool(abs(before - after) <= 0.01 * max(before, after))
 
 
 def waterfall(region: RegionComparison) -> list[dict[str, Any]]:
