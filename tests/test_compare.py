@@ -338,6 +338,23 @@ def test_a_change_has_to_be_there_in_clock_cycles() -> None:
     assert compare(before, after).verdict == "worse"
 
 
+@pytest.mark.parametrize("idle", [2e6, 20e6])
+def test_a_lower_clock_is_the_first_cause_with_all_that_it_costs(idle: float) -> None:
+    sides, work = [], 38e6
+    for seed, clock in enumerate((1980.0, 1500.0)):
+        time = work * 1980 / clock
+        uses = [KernelUse(f"gemm{n}", 12, time / 4, (64, 1, 1), (128, 1, 1)) for n in range(4)]
+        sides.append(_side(_times(idle + time, 5, seed=seed), _kernels=uses, busy_ns=time))
+        sides[-1].clock_mhz = clock
+    first = compare(*sides).region("step").causes[0]
+    assert (first.kind, first.what) == ("clock", "the SM clock is lower: 1,980 → 1,500 MHz")
+    assert first.delta_ns == pytest.approx(work * (1980 / 1500 - 1), rel=0.01)
+    for side in sides:  # kernels that wait for memory take as long at any clock
+        side.regions["step"]._kernels = [KernelUse("copy_", 12, work, (64, 1, 1), (128, 1, 1))]
+        side.regions["step"].busy_ns = work
+    assert "clock" not in [cause.kind for cause in compare(*sides).region("step").causes]
+
+
 def test_learned_noise_makes_one_run_as_careful_as_the_machine_needs(tmp_path: Path) -> None:
     store = tmp_path / "floors.json"
     program = _side(_times(40e6))

@@ -55,7 +55,7 @@ def find_causes(
     slower = _clock_ratio(clocks)
     known = {use.name for use in before.kernels} & {use.name for use in after.kernels}
     places = _Places(before.launch_lines(), after.launch_lines())
-    found = [cause for pair in pairs for cause in _of_pair(pair, slower, known, places)]
+    found = _one_clock([cause for pair in pairs for cause in _of_pair(pair, slower, known, places)], clocks)
     work = [sum(use.time_ns for use in region.kernels) for region in (before, after)]
     idle_ns = (times[1] - after.busy_ns) - (times[0] - before.busy_ns)
     overlap = (work[0] - before.busy_ns) - (work[1] - after.busy_ns)
@@ -93,6 +93,17 @@ def _clock_ratio(clocks: tuple[float | None, float | None]) -> float:
     return ratio if abs(ratio - 1) > _CLOCKS else 1.0
 
 
+def _one_clock(causes: list[Cause], clocks: tuple[float | None, float | None]) -> list[Cause]:
+    """What all kernels lose or gain by the clock is one cause."""
+    by_clock = [cause for cause in causes if cause.kind == "clock"]
+    if not by_clock:
+        return causes
+    before, after = (clock or 0.0 for clock in clocks)
+    what = f"the SM clock is {'lower' if after < before else 'higher'}: {before:,.0f} → {after:,.0f} MHz"
+    rest = [cause for cause in causes if cause.kind != "clock"]
+    return [*rest, Cause("clock", what, sum(cause.delta_ns for cause in by_clock))]
+
+
 def _of_pair(pair: KernelPair, slower: float, known: set[str], places: _Places) -> list[Cause]:
     where = places.of_change(pair.before, pair.after)
     if pair.how == GRAPH:
@@ -126,7 +137,7 @@ def _of_both(old: KernelUse, now: KernelUse, how: str, slower: float, where: str
         found.append(Cause("launches", what, more * each[0]))
     name = _name(now)
     work, why = _work_ratio(old, now, how)
-    steps = [each[0], each[0] * work, each[0] * work * (slower if now.kind == "kernel" else 1.0), each[1]]
+    steps = [each[0], each[0] * work, _at_clock(each[0] * work, each[1], slower, now), each[1]]
     kinds = (
         ("more work" if work > 1 else "less work", f"{name}: {why}"),
         ("clock", f"{name}: the SM clock is {'lower' if slower > 1 else 'higher'}"),
@@ -136,6 +147,13 @@ def _of_both(old: KernelUse, now: KernelUse, how: str, slower: float, where: str
         if end != start:
             found.append(Cause(kind, what, now.calls * (end - start)))
     return found
+
+
+def _at_clock(was: float, took: float, slower: float, use: KernelUse) -> float:
+    """What a launch would take at the other clock. One that waits for memory may not care: never more than the time says."""
+    if use.kind != "kernel":
+        return was
+    return min(was * slower, max(took, was)) if slower > 1 else max(was * slower, min(took, was))
 
 
 def _work_ratio(old: KernelUse, now: KernelUse, how: str) -> tuple[float, str]:
