@@ -619,6 +619,15 @@ def test_exact_decides_by_counts_alone(tmp_path: Path) -> None:
     assert run(*words, "--exact") == 7
 
 
+def test_launches_that_ncu_chose_are_not_held_against_all_of_a_timeline(base: Side) -> None:
+    counters = open_side(recording("ncu-*-decoder-8layers-warm-per-launch-config.ncu-rep"), quiet=True)
+    for pair in ((counters, base), (base, counters)):
+        found = compare(*pair, Settings(exact=True))
+        assert found.verdict == "not_comparable"
+        assert not any(region.exact for region in found.regions)
+    assert compare(counters, counters, Settings(exact=True)).verdict == "same"
+
+
 def test_exact_says_nothing_where_nothing_was_counted() -> None:
     found = compare(_side(_times(40e6)), _side(_times(60e6)), Settings(exact=True))
     assert found.verdict == "not_comparable"

@@ -3,7 +3,17 @@
 from __future__ import annotations
 
 from llm_perf_opt.comparing.comparison import ExactChange
-from llm_perf_opt.comparing.side import BYTES, COUNTED, DRAM, PEAK_MEMORY, RECOMPILATIONS, REPLAYS, TENSOR, RegionSide
+from llm_perf_opt.comparing.side import (
+    BYTES,
+    COUNTED,
+    COUNTERS,
+    DRAM,
+    PEAK_MEMORY,
+    RECOMPILATIONS,
+    REPLAYS,
+    TENSOR,
+    RegionSide,
+)
 from llm_perf_opt.report.text import quantity
 
 # Relative, below which two runs of one program differ all the same: samples of counters, and what an allocator rounds.
@@ -12,7 +22,9 @@ LESS_IS_WORSE = (REPLAYS,)
 
 
 def compare_counts(before: RegionSide, after: RegionSide) -> list[ExactChange]:
-    """All counts that both sides know."""
+    """All counts that both sides know. ncu sees the launches it was asked for: they are not those of a timeline."""
+    if (set(before.times) == {COUNTERS}) != (set(after.times) == {COUNTERS}):
+        return []
     once = 1 / max(min(before.recorded, after.recorded), 1)  # what comes once in a run is spread over its instances
     found = []
     for what in COUNTED:
