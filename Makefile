@@ -30,7 +30,7 @@ help:
 	@echo 'make bench     speed of `llm-perf report` and of its page, and load: ten million kernels, 64 ranks (LOAD_ARGS="--ranks 8" for less)'
 	@echo 'make answers   what reports answer beside what an expert says: right, unsure, wrong (ANSWERS_ARGS="--shared DIR")'
 	@echo 'make faults    everything that may go wrong in a run, and kills at random moments: what is survived (FAULTS_ARGS=...)'
-	@echo 'make cluster   jobs of several ranks on a real Slurm of two nodes on this machine (installs it on Debian, as root)'
+	@echo 'make cluster   jobs of several ranks on a real Slurm and a real Ray, of two nodes each on this machine (installs Slurm on Debian, as root)'
 	@echo 'make fuzz      ten thousand mutated inputs for every reader, ten times the random examples of every test (FUZZ_ARGS="--seed 2", "--count 500", "--minutes 60")'
 	@echo 'make docs      the documentation as a site, in dist/site'
 	@echo 'make bundle    dist/bundle: everything to install on a machine with no network (BUNDLE_PYTHON=3.11 for that one; WITH_NCU_REPORT=1: see docs/licences.md)'
@@ -131,10 +131,12 @@ faults: setup
 	$(BIN)/python benchmarks/faults.py $(FAULTS_ARGS)
 	$(BIN)/python benchmarks/safe_hands.py $(SAFE_HANDS_ARGS)
 
-cluster: setup
+# Ray in an environment of its own: it needs other versions of much that is here.
+cluster: $(TORCH_STAMP)
 	@command -v slurmctld >/dev/null || [ -x /usr/sbin/slurmctld ] || [ "$$(id -u)" != 0 ] || \
 		DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends slurmctld slurmd slurm-client munge
-	$(BIN)/python tools/cluster.py $(CLUSTER_ARGS)
+	@[ -x $(VENV)/ray/bin/ray ] || { $(BIN)/python -m venv $(VENV)/ray && $(VENV)/ray/bin/python -m pip install --quiet --disable-pip-version-check 'ray[default]'; }
+	$(BIN)/python tools/cluster.py --ray $(VENV)/ray/bin/python $(CLUSTER_ARGS)
 
 docs: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir dist/site

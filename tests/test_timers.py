@@ -335,3 +335,41 @@ def test_a_step_is_not_kept_from_the_allocator_by_stages_that_seldom_come(
             now += 8_000_000
             looks += timers._is_its_turn(3, now)
     assert 50 <= looks <= 80
+
+
+NO_ROOM = """
+import resource, signal, sys, time
+import nvtx
+with nvtx.annotate("first"):
+    time.sleep(0.6)  # written by itself, with the facts of the process
+nvtx.push_range("again"); nvtx.pop_range()
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))
+for _ in range(3000):
+    nvtx.push_range("step"); nvtx.pop_range()
+if sys.argv[1] == "made":
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+"""
+
+
+@pytest.mark.parametrize("room", ["made", "not made"])
+def test_times_wait_while_there_is_no_room_for_them(room: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that may not grow is as a full disk. What is there stays whole, whether or not room is made again."""
+    monkeypatch.chdir(tmp_path)
+    Path("program.py").write_text(NO_ROOM)
+    assert main(["measure", "--out", "run", "--quiet", "--", sys.executable, "program.py", room]) == 0
+    timeline = read_measured(Path("run/measure/run.json"))
+    names = [timeline.strings[n] for n in timeline.ranges.name.tolist()]
+    assert names.count("first") == 1
+    assert names.count("step") == 3000 if room == "made" else names.count("step") < 100
+
+
+def test_a_full_file_system_is_said_to_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("llm_perf_opt.capture.steps.measure._ROOM", 1 << 62)
+    assert main(["measure", "--out", "run", "--", sys.executable, "-c", "pass"]) == 5
+    said = capsys.readouterr()
+    assert "No space left on device" in said.out + said.err
+    assert "opened no range" not in said.out  # that is not why

@@ -1,14 +1,14 @@
-"""Jobs of several ranks on a real Slurm: a controller and two node daemons on this machine, in a folder of their own.
+"""Jobs of several ranks on a real Slurm and a real Ray, each of two nodes on this machine, in a folder of their own.
 
-`make cluster` installs Debian's packages where it may and runs this. Each case submits a job with one llm-perf a rank
-and says what came of it: all ranks, one a node, a rank that fails, a rank that is killed, a node that is lost.
+`make cluster` installs Debian's packages and Ray where it may and runs this. Each case submits a job with one llm-perf a
+rank and says what came of it: all ranks, one a node, by the submit files of the documentation, a rank that fails, a
+rank that is killed, a node that is lost, a shared folder that is full.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
 import shutil
 import signal
@@ -17,13 +17,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
-LLM_PERF = [sys.executable, "-c", "from llm_perf_opt.cli.entry import entry; entry()"]
+from cluster_cases import LLM_PERF, RANKS, ROOT, SUBMIT, Case, all_ranks, ended
+from ray_cluster import RAY_CASES, ray
+
+RANKS_PROGRAM = ROOT / "benchmarks" / "programs" / "ranks_program.py"
 NEEDED = ("munged", "slurmctld", "slurmd", "srun")
-_RANKS, _LIMIT_S = 4, 120
 CONFIGURATION = """\
 ClusterName=llmperf
 SlurmctldHost={host}(127.0.0.1)
@@ -46,27 +47,6 @@ SlurmdParameters=config_overrides
 NodeName=node1 NodeHostname={host} NodeAddr=127.0.0.1 Port={first} CPUs=4
 NodeName=node2 NodeHostname={host} NodeAddr=127.0.0.1 Port={second} CPUs=4
 PartitionName=all Nodes=ALL Default=YES MaxTime=10 State=UP
-"""
-# Ranks meet in each step by files in a shared folder, as a collective would make them; one that is alone gives up.
-PROGRAM = """\
-import os, pathlib, sys, time
-import nvtx
-rank, ranks = int(os.environ["SLURM_PROCID"]), int(os.environ["SLURM_NTASKS"])
-meeting = pathlib.Path(sys.argv[1]) / os.environ["SLURM_JOB_ID"]
-meeting.mkdir(parents=True, exist_ok=True)
-for step in range(int(sys.argv[2])):
-    with nvtx.annotate("step"):
-        with nvtx.annotate("forward"):
-            time.sleep(0.04 if rank == 1 else 0.02)
-        with nvtx.annotate("all_reduce"):
-            (meeting / f"{step}-{rank}").touch()
-            limit = time.monotonic() + 5
-            while not all((meeting / f"{step}-{other}").exists() for other in range(ranks)):
-                if time.monotonic() > limit:
-                    sys.exit("a rank does not come")
-                time.sleep(0.0005)
-    if os.environ.get("FAILS") == str(rank) and step == 5:
-        sys.exit(3)
 """
 
 
@@ -117,75 +97,31 @@ def slurm(folder: Path) -> Iterator[dict[str, str]]:
             one.kill()
 
 
-class Case:
-    """One job, and what it left."""
-
-    def __init__(self, folder: Path, environment: dict[str, str], name: str) -> None:
-        self.run, self.environment, self.folder = folder / name, environment, folder
-        (folder / "program.py").write_text(PROGRAM)
-
-    def submit(self, *options: str, steps: int = 20, **variables: str) -> subprocess.Popen[str]:
-        program = [sys.executable, str(self.folder / "program.py"), str(self.folder / "meeting"), str(steps)]
-        words = ["srun", "-N2", f"-n{_RANKS}", *LLM_PERF, "measure", "--out", str(self.run), *options, "--", *program]
-        environment = {**self.environment, **variables}
-        return subprocess.Popen(
-            words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=self.folder
-        )
-
-    def report(self) -> dict[str, object]:
-        """The merged report; made now where the job could not."""
-        if not (self.run / "report.json").exists():
-            subprocess.run([*LLM_PERF, "report", str(self.run), "-q"], check=True, capture_output=True)
-        content: dict[str, object] = json.loads((self.run / "report.json").read_text())
-        return content
-
-    def scopes(self) -> set[str]:
-        return {str(scope["scope"]) for scope in self.report()["scopes"]}  # type: ignore[attr-defined]
-
-    def told(self) -> str:
-        return " ".join(f"{one['code']}: {one['message']}" for one in self.report()["diagnostics"])  # type: ignore[attr-defined]
-
-    def when_stepping(self) -> None:
-        """Wait until the ranks have met a few times."""
-        deadline = time.monotonic() + 60
-        while not list((self.folder / "meeting").glob("*/8-3")):
-            if time.monotonic() > deadline:
-                raise AssertionError("the job does not begin")
-            time.sleep(0.1)
-
-    def pid_of(self, rank: int) -> int:
-        return int(json.loads((self.run / f"ranks/rank-{rank}/manifest.json").read_text())["pid"])
-
-
-def ended(job: subprocess.Popen[str]) -> int:
-    """Its exit code; a job that hangs is the worst that can be."""
-    try:
-        job.communicate(timeout=_LIMIT_S)
-    except subprocess.TimeoutExpired:
-        job.kill()
-        raise AssertionError("the job hangs") from None
-    return job.returncode
+def submit(case: Case, *options: str, steps: int = 20, **variables: str) -> subprocess.Popen[str]:
+    """One llm-perf for each task of srun."""
+    words = ["srun", "-N2", f"-n{RANKS}", *LLM_PERF, "measure", "--out", str(case.run), *options, "--"]
+    return case.start([*words, *case.program(steps)], **variables)
 
 
 def everything(case: Case) -> None:
-    assert ended(case.submit()) == 0
-    assert {f"rank:{rank}" for rank in range(_RANKS)} <= case.scopes()
+    assert ended(submit(case))[0] == 0
+    assert all_ranks() <= case.scopes()
     assert "rank 1: forward takes" in case.told()
 
 
 def one_a_node(case: Case) -> None:
-    assert ended(case.submit("--ranks", "one-per-node")) == 0
+    assert ended(submit(case, "--ranks", "one-per-node"))[0] == 0
     assert len(list((case.run / "ranks").iterdir())) == 2
 
 
 def one_fails(case: Case) -> None:
-    assert ended(case.submit(FAILS="3")) != 0
+    assert ended(submit(case, FAILS="3"))[0] != 0
     assert "WORKLOAD_FAILED: rank 3 on node" in case.told()
-    assert {f"rank:{rank}" for rank in range(_RANKS)} <= case.scopes()
+    assert all_ranks() <= case.scopes()
 
 
 def one_is_killed(case: Case) -> None:
-    job = case.submit(steps=300)
+    job = submit(case, steps=300)
     case.when_stepping()
     os.kill(case.pid_of(2), signal.SIGKILL)
     ended(job)
@@ -194,10 +130,10 @@ def one_is_killed(case: Case) -> None:
 
 
 def a_node_is_lost(case: Case) -> None:
-    job = case.submit(steps=300)
+    job = submit(case, steps=300)
     case.when_stepping()
-    for rank in range(_RANKS):
-        if json.loads((case.run / f"ranks/rank-{rank}/manifest.json").read_text())["node"] == "node2":
+    for rank in range(RANKS):
+        if case.manifest(rank)["node"] == "node2":
             os.kill(case.pid_of(rank), signal.SIGKILL)
     os.kill(int(case.environment["NODE2"]), signal.SIGKILL)
     ended(job)
@@ -206,32 +142,94 @@ def a_node_is_lost(case: Case) -> None:
     assert "rank:0" in case.scopes()
 
 
-CASES: tuple[Callable[[Case], None], ...] = (everything, one_a_node, one_fails, one_is_killed, a_node_is_lost)
+def by_sbatch(case: Case) -> None:
+    """The submit file of the documentation."""
+    words = ["sbatch", "--wait", f"--output={case.folder / 'sbatch.log'}", str(SUBMIT / "slurm.sbatch")]
+    code, printed = ended(case.start([*words, *case.program(20)], RUN=str(case.run)))
+    assert code == 0, printed + (case.folder / "sbatch.log").read_text()
+    assert all_ranks() <= case.scopes()
+
+
+def torchrun_on_two_nodes(case: Case) -> None:
+    """The other submit file: two torchrun, and in each two ranks, which meet by gloo."""
+    program = [sys.executable, str(RANKS_PROGRAM), str(case.folder / "records"), "--tiny"]
+    log = case.folder / "torchrun.log"
+    words = ["sbatch", "--wait", f"--output={log}", str(SUBMIT / "torchrun.sbatch"), *program]
+    code, printed = ended(
+        case.start(words, RUN=str(case.run), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()), RANKS="2")
+    )
+    assert code == 0, printed + log.read_text()[-2000:]
+    assert all_ranks() <= case.scopes()
+    assert "rank 1: data takes" in case.told()
+
+
+def the_folder_is_full(case: Case) -> None:
+    """Somebody fills the file system while the ranks run: all end, say so, and what they have opens elsewhere."""
+    small = case.folder / "small"
+    small.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(small)], check=True)
+    try:
+        case.run = small / "run"
+        job = submit(case, steps=100)
+        case.when_stepping()
+        with contextlib.suppress(OSError), (small / "filler").open("wb", buffering=0) as filler:
+            while True:
+                filler.write(bytes(1 << 12))
+        _, printed = ended(job)
+        assert "No space left" in printed, printed[-2000:]
+        assert all(case.manifest(rank)["state"] != "running" for rank in range(RANKS))
+        scopes = case.report(case.folder / "elsewhere")["scopes"]
+        assert all_ranks() <= {str(scope["scope"]) for scope in scopes}
+    finally:
+        subprocess.run(["umount", str(small)], check=True)
+
+
+SLURM_CASES: tuple[Callable[[Case], None], ...] = (
+    *(everything, one_a_node, by_sbatch, torchrun_on_two_nodes, one_fails, one_is_killed, the_folder_is_full),
+    a_node_is_lost,  # the last: it does not come back
+)
+
+
+def run_cases(
+    cases: Sequence[Callable[[Case], None]], only: str | None, place: Path, environment: dict[str, str]
+) -> int:
+    """How many failed."""
+    failed = 0
+    for case in cases:
+        if only not in (None, case.__name__):
+            continue
+        began = time.monotonic()
+        try:
+            case(Case(place, environment, case.__name__))
+            result = "ok"
+        except (AssertionError, OSError, subprocess.SubprocessError) as error:
+            result, failed = f"FAILED {error}", failed + 1
+        print(f"{case.__name__:<22} {time.monotonic() - began:5.1f} s  {result}", flush=True)
+    return failed
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", choices=[case.__name__ for case in CASES])
-    only = parser.parse_args().only
-    os.environ["PATH"] += ":/usr/sbin"
-    if missing := [name for name in NEEDED if shutil.which(name) is None]:
+    parser.add_argument("--only", choices=[case.__name__ for case in (*SLURM_CASES, *RAY_CASES)])
+    parser.add_argument("--ray", type=Path, help="the Python of an environment that has ray[default]; without: no Ray")
+    asked = parser.parse_args()
+    os.environ["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}:/usr/sbin"
+    missing = [name for name in NEEDED if shutil.which(name) is None]
+    of_slurm = asked.only not in [case.__name__ for case in RAY_CASES]
+    if missing and of_slurm:
         print(
             f"Missing: {', '.join(missing)}. On Debian: apt install slurmctld slurmd slurm-client munge",
             file=sys.stderr,
         )
         return 3
     failed = 0
-    with tempfile.TemporaryDirectory(prefix="llm-perf-cluster-") as place, slurm(Path(place)) as environment:
-        for case in CASES:
-            if only in (None, case.__name__):
-                shutil.rmtree(Path(place) / "meeting", ignore_errors=True)
-                began = time.monotonic()
-                try:
-                    case(Case(Path(place), environment, case.__name__))
-                    result = "ok"
-                except (AssertionError, subprocess.SubprocessError) as error:
-                    result, failed = f"FAILED {error}", failed + 1
-                print(f"{case.__name__:<16} {time.monotonic() - began:5.1f} s  {result}", flush=True)
+    if of_slurm:
+        with tempfile.TemporaryDirectory(prefix="llm-perf-cluster-") as place, slurm(Path(place)) as environment:
+            failed += run_cases(SLURM_CASES, asked.only, Path(place), environment)
+    if asked.ray is not None and asked.only not in [case.__name__ for case in SLURM_CASES]:
+        ports = iter(free_port, 0)
+        with tempfile.TemporaryDirectory(prefix="lp-") as place, ray(Path(place), asked.ray, ports) as environment:
+            failed += run_cases(RAY_CASES, asked.only, Path(place), environment)
     return int(bool(failed))
 
 

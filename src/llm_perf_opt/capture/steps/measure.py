@@ -32,6 +32,7 @@ from llm_perf_opt.rundir.log_cleaning import clean_logs
 from llm_perf_opt.rundir.manifest import Step
 
 _NAME, _FOLDER, FILE = "measure", "measure", "measure/run.json"
+_ROOM = 1 << 20  # bytes; with less, the times of the last ranges may be missing
 _LOG, _NOTES = "measure/workload.log", "measure/annotate.jsonl"
 
 
@@ -110,6 +111,9 @@ def _take_runs(run: RunContext, file: Path, *, alone: bool) -> tuple[bool, int]:
             if window is not None:
                 windows[number - 1] = window
             gpus.append(sampler.found)
+            if _is_full(folder):
+                run.note(diagnose("TIMES_NOT_WRITTEN", folder=folder))
+                run.failures += [ExitCode.NOTHING_CAPTURED] if _is_empty(raw[-1]) else []
             if not went_well or _is_empty(raw[-1]):  # what has no ranges has none in another run
                 break
         timed = _collected(raw, file, gpus, windows, alone=alone)
@@ -120,6 +124,11 @@ def _take_runs(run: RunContext, file: Path, *, alone: bool) -> tuple[bool, int]:
         for place in raw:
             shutil.rmtree(place, ignore_errors=True)
     return went_well, timed
+
+
+def _is_full(folder: Path) -> bool:
+    """Is there no room left where the times are written? Without it nobody would know why they end."""
+    return shutil.disk_usage(folder).free < _ROOM
 
 
 def _is_empty(times: Path) -> bool:

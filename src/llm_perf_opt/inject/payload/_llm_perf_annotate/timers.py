@@ -44,6 +44,7 @@ _ALWAYS = 2  # levels of ranges whose events come first
 _OUTER_SHARE, _INNER_SHARE, _MEMORY_SHARE = 0.007, 0.0015, 0.0015  # of the program's time that each may take
 _LEAVE_TO_OTHERS_NS = 60_000_000  # so long a name that had more looks at the allocator than others lets them go first
 _MOST_NAMES = 20_000  # a program that puts numbers into its names has no end of them
+_IN_A_ROW, _MOST_UNWRITTEN = 8, 1 << 18  # numbers, while the disk is full
 _MANY_THREADS = 256  # from then on, those that have ended are let go
 _REBASE_NS = 2_000_000_000  # elapsed times are 32-bit floats: far from their base they are coarse
 
@@ -291,7 +292,21 @@ class Timers(Locked):
         try:
             with self._lock:
                 self._write(of, last)
-        except Exception as error:  # such as a full disk
+        except OSError as error:  # a full disk: what could not be written waits for room
+            if not last and len(of.host) + _IN_A_ROW * len(of.rows) < _MOST_UNWRITTEN:
+                return
+            self._write_into_reserve(of, error)
+        except Exception as error:
+            of.host, of.rows, of.waiting = [], [], []
+            log.failed("writing the times of ranges", error, of="ranges")
+
+    def _write_into_reserve(self, of: _Thread, error: OSError) -> None:
+        """The space that llm-perf has reserved for the last words of a run: times are worth more than those."""
+        try:
+            os.unlink(os.path.join(self._folder, "..", "..", ".reserve"))  # noqa: PTH108, PTH118 - slow to import
+            with self._lock:
+                self._write(of, True)
+        except Exception:
             of.host, of.rows, of.waiting = [], [], []
             log.failed("writing the times of ranges", error, of="ranges")
 
@@ -311,11 +326,22 @@ class Timers(Locked):
                 self._give_back(end)
             del of.waiting[: done + lost]
             self._outer.charge(now, things=done)
-        rows, of.rows, host, of.host = of.rows, [], of.host, []
-        for ending, numbers in ((".rows", chain.from_iterable(rows)), (".host", host)):
-            if packed := array("q", numbers):
-                with open(self._path + ending, "ab") as file:  # noqa: PTH123 - pathlib is slow to import
-                    packed.tofile(file)
+        if rows := array("q", chain.from_iterable(of.rows)):
+            self._append(".rows", rows)
+        of.rows = []
+        if host := array("q", of.host):
+            self._append(".host", host)
+        of.host = []
+
+    def _append(self, ending: str, packed: array[int]) -> None:
+        """All of it or nothing: half a row would shift those after it."""
+        path = self._path + ending
+        with open(path, "ab", buffering=0) as file:  # noqa: PTH123 - pathlib is slow to import
+            before = file.tell()
+            written = file.write(packed)
+            if written != packed.itemsize * len(packed):
+                file.truncate(before)
+                raise OSError(28, "No space left on device")
 
     def _is_capturing(self) -> bool:
         """An event must not be asked while a graph is captured: that would break the capture."""
