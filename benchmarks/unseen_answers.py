@@ -1,11 +1,11 @@
 """What reports answer about recordings that nobody tuned for. One table: right, unsure, wrong, none.
 
-    python benchmarks/unseen_answers.py [--shared DIR] [--half 1|2] [--only TEXT]
+    python benchmarks/unseen_answers.py [--shared DIR] [--round 1|2|3] [--only TEXT]
 
 `unseen/printed_kernels.toml` has kernels as ncu printed them for other people; `unseen/parts.toml` parts of public
 recordings (`recording_parts.py`). The truth of each was written down from the numbers, or by scripts of their own over
-the file, before the product was asked; one half was asked first, what it got wrong was mended by its mechanism, and only
-then the other half was asked. `first_look` is what came out when a case was asked for the first time. Recordings that are
+the file, before the product was asked; what a round got wrong was mended by its mechanism, and only then the next round
+was asked. `first_look` is what came out when a case was asked for the first time. Recordings that are
 not below `--shared` are left out. Results go to benchmarks/results/unseen-answers.{json,md}.
 """
 
@@ -37,6 +37,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 SHARED = ROOT.parent / "shared" / "data"
 RESULTS = HERE / "results"
+ROUNDS = (1, 2, 3)
 OUTCOMES = ("right", "unsure", "wrong", "none")
 LIMITS = {"wrong": 0.02, "useful": 0.8}  # at most, at least
 SOL = (
@@ -59,7 +60,7 @@ class Unseen:
     """A recording, what an expert says about it, and what came out at the first look."""
 
     case: Case
-    half: int
+    round: int
     first_look: str
     source: Mapping[str, Any]  # the entry it was made from
 
@@ -74,7 +75,7 @@ def unseen() -> Iterator[Unseen]:
 def _unseen(entry: Mapping[str, Any]) -> Unseen:
     words = ("name", "reason", "files", "stage", "verdict", "first", "why", "confidence", "shared", "unsure")
     case = Case(**{word: entry[word] for word in words if word in entry})
-    return Unseen(case, entry["half"], entry.get("first_look", ""), entry)
+    return Unseen(case, entry["round"], entry.get("first_look", ""), entry)
 
 
 def recordings(one: Unseen, shared: Path, folder: Path) -> list[Path] | None:
@@ -92,15 +93,18 @@ def printed(entry: Mapping[str, Any], path: Path) -> Path:
     shape = {"Block Size": entry.get("block", ""), "Grid Size": entry.get("grid", "")}
     sizes = {name: f"({', '.join(map(str, value))})" if value else "" for name, value in shape.items()}
     same = {"ID": "0", "Process ID": "1", "Kernel Name": entry["kernel"], "Context": "1", "Stream": "7", "Device": "0"}
-    value, unit = entry["duration"].split()
-    rows = [("Duration", unit, value)]
-    rows += [(name, "%", str(one)) for name, one in zip(SOL, entry["sol"], strict=True) if one >= 0]
+    section = "Command line profiler metrics" if "metrics" in entry else "GPU Speed Of Light Throughput"
+    rows = [(name, unit, value) for name, unit, value in entry.get("metrics", ())]
+    if "duration" in entry:
+        value, unit = entry["duration"].split()
+        rows.append(("Duration", unit, value))
+    rows += [(name, "%", str(one)) for name, one in zip(SOL, entry.get("sol", ()), strict=False) if one >= 0]
     rows += [(name, "cycle", str(one)) for name, one in zip(CYCLES, entry.get("cycles", ()), strict=False)]
     with path.open("w", encoding="utf-8", newline="") as file:
         table = csv.DictWriter(file, COLUMNS, restval="", quoting=csv.QUOTE_ALL)
         table.writeheader()
         for name, unit, value in rows:
-            told = {"Section Name": "GPU Speed Of Light Throughput", "Metric Name": name}
+            told = {"Section Name": section, "Metric Name": name}
             table.writerow(
                 {**same, **sizes, "CC": entry.get("cc", ""), **told, "Metric Unit": unit, "Metric Value": value}
             )
@@ -121,7 +125,7 @@ def ask(one: Unseen, paths: Sequence[Path]) -> dict[str, Any]:
     case = one.case
     return {
         "name": case.name,
-        "half": one.half,
+        "round": one.round,
         "outcome": rate(case, answer) if answer.stage else "none",
         "first_look": one.first_look,
         "said": said,
@@ -132,12 +136,12 @@ def ask(one: Unseen, paths: Sequence[Path]) -> dict[str, Any]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shared", type=Path, default=SHARED, help="where the public recordings are")
-    parser.add_argument("--half", type=int, choices=(1, 2), help="one half alone; nothing is written then")
+    parser.add_argument("--round", type=int, choices=ROUNDS, help="one round alone; nothing is written then")
     parser.add_argument("--only", default="", help="cases whose name has this text; nothing is written then")
     arguments = parser.parse_args()
     rows, missing = [], []
     for one in unseen():
-        if arguments.only not in one.case.name or arguments.half not in (None, one.half):
+        if arguments.only not in one.case.name or arguments.round not in (None, one.round):
             continue
         with tempfile.TemporaryDirectory() as folder:
             paths = recordings(one, arguments.shared, Path(folder))
@@ -147,11 +151,11 @@ def main() -> int:
             rows.append(ask(one, paths))
         row = rows[-1]
         print(
-            f"{row['outcome']:7}{row['half']} {row['name']}: {row['said']['verdict']}, {row['said']['first']}",
+            f"{row['outcome']:7}{row['round']} {row['name']}: {row['said']['verdict']}, {row['said']['first']}",
             flush=True,
         )
     print(_counted(rows), "of", len(rows), "·", len(missing), "missing")
-    if not arguments.only and arguments.half is None:
+    if not arguments.only and arguments.round is None:
         _write(rows, missing)
     return 0
 
@@ -184,24 +188,25 @@ def _page(head: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str:
         f"`{head['commit']}`: {_counted(rows)} of {len(rows)} ({len(head['missing'])} were not there). "
         "To reach: at most 2 % wrong, at least 80 % right.",
         "",
-        "| half | cases | at the first look | now |",
+        "| round | cases | at the first look | now |",
         "|---|---|---|---|",
     ]
-    for half in (1, 2):
-        own = [row for row in rows if row["half"] == half]
-        lines.append(f"| {half} | {len(own)} | {_counted(own, 'first_look')} | {_counted(own)} |")
+    for number in ROUNDS:
+        own = [row for row in rows if row["round"] == number]
+        lines.append(f"| {number} | {len(own)} | {_counted(own, 'first_look')} | {_counted(own)} |")
     lines += [
         "",
-        "The first half was asked, what it got wrong was mended by its mechanism, then the second half was asked.",
+        "What a round got wrong at the first look was mended by its mechanism before the next was asked; the recordings of the "
+        "third were found after that.",
         "",
-        "| recording | half | first look | now | said: stage, verdict, first fix | an expert says | because |",
+        "| recording | round | first look | now | said: stage, verdict, first fix | an expert says | because |",
         "|---|---|---|---|---|---|---|",
     ]
     for row in sorted(rows, key=lambda row: -OUTCOMES.index(row["outcome"])):
         said, expected = row["said"], row["expected"]
         words = ", ".join(f"`{said[part] or '–'}`" for part in ("stage", "verdict", "first"))
         wanted = ", ".join(f"`{' or '.join(expected[part])}`" for part in ("stage", "verdict", "first"))
-        cells = [row["name"], str(row["half"]), row["first_look"] or "–", row["outcome"], words, wanted]
+        cells = [row["name"], str(row["round"]), row["first_look"] or "–", row["outcome"], words, wanted]
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in (*cells, expected["reason"])) + " |")
     return "\n".join([*lines, ""])
 
