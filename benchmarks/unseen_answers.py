@@ -38,6 +38,7 @@ ROOT = HERE.parent
 SHARED = ROOT.parent / "shared" / "data"
 RESULTS = HERE / "results"
 ROUNDS = (1, 2, 3)
+KINDS = ("kernels that ncu printed", "parts of recordings")
 OUTCOMES = ("right", "unsure", "wrong", "none")
 LIMITS = {"wrong": 0.02, "useful": 0.8}  # at most, at least
 SOL = (
@@ -126,6 +127,7 @@ def ask(one: Unseen, paths: Sequence[Path]) -> dict[str, Any]:
     return {
         "name": case.name,
         "round": one.round,
+        "kind": KINDS["part" in one.source],
         "outcome": rate(case, answer) if answer.stage else "none",
         "first_look": one.first_look,
         "said": said,
@@ -188,16 +190,19 @@ def _page(head: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str:
         f"`{head['commit']}`: {_counted(rows)} of {len(rows)} ({len(head['missing'])} were not there). "
         "To reach: at most 2 % wrong, at least 80 % right.",
         "",
-        "| round | cases | at the first look | now |",
-        "|---|---|---|---|",
+        "| round | recordings | cases | at the first look | now |",
+        "|---|---|---|---|---|",
     ]
     for number in ROUNDS:
-        own = [row for row in rows if row["round"] == number]
-        lines.append(f"| {number} | {len(own)} | {_counted(own, 'first_look')} | {_counted(own)} |")
+        for kind in KINDS:
+            own = [row for row in rows if (row["round"], row["kind"]) == (number, kind)]
+            if own:
+                lines.append(f"| {number} | {kind} | {len(own)} | {_counted(own, 'first_look')} | {_counted(own)} |")
     lines += [
         "",
         "What a round got wrong at the first look was mended by its mechanism before the next was asked; the recordings of the "
-        "third were found after that.",
+        "third were found after that. Parts are of recordings whose whole the answer suite has; they were asked once the "
+        "kernels of the first two rounds had been mended.",
         "",
         "| recording | round | first look | now | said: stage, verdict, first fix | an expert says | because |",
         "|---|---|---|---|---|---|---|",
