@@ -240,6 +240,30 @@ def test_the_numbers_of_the_readme_are_the_measured_ones() -> None:
     assert (answers["wrong"], rules["tuned_with_fixes"]) == (0, 0)
 
 
+def test_how_good_comparing_is_is_the_measured_one() -> None:
+    page = (ROOT / "docs" / "compare.md").read_text(encoding="utf-8")
+    alone, pairs, planted = (
+        result("compare-recordings"),
+        result("compare-h200")["pairs"],
+        result("compare-h200")["planted"],
+    )
+    noise, cost = alone["noise"], alone["cost"]["ratios"]
+    assert all(row["named"] and row["causes_off"] <= 0.001 for row in alone["planted"])
+    assert len(alone["planted"]) == 12
+    assert (noise["alarms"], pairs["alarms"], len(pairs["alike"]), len(planted)) == (0, 0, 20, 6)
+    assert max(abs(row["size_error"]) for row in planted) <= 0.2
+    for text in (
+        f"from {noise['distributions']} distributions of real recordings",
+        f"({noise['alarms_of_1000']} in 1,000), one run a side {noise['one_run_alarms']} in 20 "
+        f"({noise['one_run_alarms_of_1000']} in 1,000)",
+        f"was found in {noise['found_of_100']} of 100",
+        f"took {cost['cpu_s']:.2f} times the processor time and {cost['peak_mb']:.2f} times the memory of one report",
+        f"one run a side {pairs['one_run_alarms']} in {pairs['one_run_pairs']}, so",
+        f"were found in {pairs['slower_found']} of {len(pairs['slower'])}.",
+    ):
+        assert text in page, text
+
+
 def test_the_accuracy_for_the_ocr_model_is_the_measured_one() -> None:
     page = (ROOT / "docs" / "sampling.md").read_text(encoding="utf-8")
     parts = result("bridge-h200")["parts"]
