@@ -13,13 +13,14 @@ import pickle
 import shutil
 import signal
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import jinja2
 import pytest
+from attrs import evolve
 from hypothesis import settings
 
 import guard
@@ -27,12 +28,15 @@ from forks import Forks
 from llm_perf_opt import demo_data
 from llm_perf_opt.analysis import build
 from llm_perf_opt.analysis.build import ReportOptions, build_report
+from llm_perf_opt.nsight import tools
+from llm_perf_opt.process.ask import Answer
 from llm_perf_opt.readers import handover, ncu_rep, sandbox
 from llm_perf_opt.readers.ncu_container import read_container
 from llm_perf_opt.readers.open import read_recording
 from llm_perf_opt.readers.sandbox import Limits, Notes
 from llm_perf_opt.regions.columns import CounterSet, Recording, Timeline
 from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport, Scope
+from worked_out import WorkedOut
 
 # Examples are not timed: on a busy machine any of them may take long. Tests name the number of a thorough look, or leave
 # it at the usual one, which `make fuzz` multiplies; `make test` takes a half and `make check` an eighth (--hypothesis-profile),
@@ -43,6 +47,7 @@ settings.register_profile("all", deadline=None, max_examples=USUAL_EXAMPLES // 2
 settings.register_profile("quick", deadline=None, max_examples=USUAL_EXAMPLES // 8)
 settings.load_profile("all")
 
+worked_out = WorkedOut()
 RECORDINGS = Path(__file__).parent / "recordings"
 DEMO = Path(demo_data.__file__).parent
 SHARED = Path(__file__).parents[2] / "shared" / "data"
@@ -60,6 +65,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     """What was imported stays: not to be gone through in search of garbage, again and again."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(100_000, 50, 50)  # as in the command
 
 
 def recording(name: str) -> Path:
@@ -86,7 +92,11 @@ _of_ours = lru_cache(maxsize=16)(_unpack)
 @lru_cache(maxsize=64)
 def read(path: Path, launch_config: bool = False) -> Recording:
     """A recording; read once for all tests, which must not change it."""
-    return read_recording(path, launch_config=launch_config)
+    if guard.changed() or path.parent not in (RECORDINGS, DEMO):
+        return read_recording(path, launch_config=launch_config)
+    return worked_out.value(
+        f"read {path} {launch_config}", lambda: read_recording(path, launch_config=launch_config), for_all=True
+    )
 
 
 def examples(count: int, **others: Any) -> settings:
@@ -112,15 +122,14 @@ def report(*paths: Path | str, **options: Any) -> NCUProfileRegionReport:
     Built once for all tests that ask for the same; who changes one takes a copy.
     """
     files = tuple(recording(path) if isinstance(path, str) else path for path in paths)
-    asked = (files, repr(sorted(options.items())))
-    if asked not in _reports:
+
+    def build_it() -> NCUProfileRegionReport:
         recordings = [read(file, launch_config=len(files) > 1) for file in files]
-        _reports[asked] = build_report(recordings, ReportOptions(**options))
-    return _reports[asked]
+        return build_report(recordings, ReportOptions(**options))
 
-
-_REPORTS_KEPT = 48  # of those that commands build: the largest are tens of megabytes
-_reports: dict[tuple[tuple[Path, ...], str], NCUProfileRegionReport] = {}
+    if guard.changed() or not all(file.parent in (RECORDINGS, DEMO) for file in files):
+        return build_it()
+    return worked_out.value(f"report {files} {sorted(options.items())!r}", build_it, for_all=True)
 
 
 def regions_of(scope: Scope | None) -> dict[str, NCUProfileRegion]:
@@ -154,6 +163,34 @@ def forks() -> Iterator[Forks]:
     """Torch, imported once for all programs that tests run with it."""
     with contextlib.closing(Forks()) as opened:
         yield opened
+
+
+@pytest.fixture(scope="session", autouse=True)
+def worked_out_by_one_for_all(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """What one worker has read or built, the others read from a file of this run of the tests."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        worked_out.folder = tmp_path_factory.getbasetemp().parent / "worked_out"
+        worked_out.folder.mkdir(exist_ok=True)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def stand_ins_repeat_themselves() -> Iterator[None]:
+    """Each run asks the tools for their help; the stand-ins say the same to all, and have to be started once."""
+    ask_anew, said = tools.ask, {}
+
+    def ask_once(argv: Sequence[str], **more: Any) -> Answer:
+        if any(name.startswith("FAKE_") for name in os.environ) or not fake_tools.is_stand_in(argv[0]):
+            return ask_anew(argv, **more)
+        asked = Path(argv[0]).name, *argv[1:], more.get("together")
+        if asked not in said:
+            said[asked] = ask_anew(argv, **more)
+        return evolve(said[asked], argv=list(argv))
+
+    import fake_tools  # which imports from here
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tools, "ask", ask_once)
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -264,17 +301,13 @@ def commands_build_a_report_once() -> Iterator[None]:
 
     Analysis is pure, and a report immutable (`test_view` holds that). A test that changes the analysis gets its own.
     """
-    build_anew, built = build.build_report, {}
+    build_anew = build.build_report
 
     def build_once(*arguments: Any, **more: Any) -> NCUProfileRegionReport:
         if guard.changed():
             return build_anew(*arguments, **more)
-        asked = hashlib.sha256(pickle.dumps((arguments, more))).digest()
-        if asked not in built:
-            if len(built) >= _REPORTS_KEPT:
-                del built[next(iter(built))]
-            built[asked] = build_anew(*arguments, **more)
-        return built[asked]
+        asked = hashlib.sha256(pickle.dumps((arguments, more))).hexdigest()
+        return worked_out.value(f"built {asked}", lambda: build_anew(*arguments, **more))
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(build, "build_report", build_once)

@@ -90,6 +90,15 @@ def write(folder: Path, timeline: Path = TIMELINE, counters: Path = COUNTERS) ->
     return {f"LLM_PERF_{tool.upper()}": str(folder / tool) for tool in ("nsys", "ncu")}
 
 
+def is_stand_in(program: str) -> bool:
+    """Whether this is one of them."""
+    try:
+        with Path(program).open(encoding="utf-8") as file:
+            return file.readline() == _START.partition("{python}")[0] + f"{sys.executable} -IS\n"
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
 def install(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Put both into `folder`, and let them be found."""
     for name, value in write(folder).items():

@@ -7,18 +7,14 @@ brackets nested a million deep. Recordings have readers of their own; this is fo
 from __future__ import annotations
 
 import json
+import math
 import os
-import re
 import stat
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NoReturn
 
 DEEPEST = 100  # levels; a report has twenty, and one more for each region inside another
 LARGEST = 64 << 20  # bytes; a hundred times the largest manifest seen
-# A number that is too large has an exponent of three digits, or hundreds of digits. Where a text has neither, its numbers
-# need no second look, which takes longer than all else.
-_MAY_BE_INFINITE = re.compile(r"[0-9][eE]\+?[0-9]{3}|[0-9]{200}")
 
 
 def read_head(path: Path, size: int) -> bytes:
@@ -51,8 +47,7 @@ def read_json(path: Path, most: int = LARGEST) -> Any:
 def parse_json(text: str) -> Any:
     """A JSON text. NaN and infinities are refused: JSON has none, and every comparison with them fails later."""
     try:
-        parse_float = _finite if _MAY_BE_INFINITE.search(text) else None
-        found = json.loads(text, parse_constant=_refused, parse_float=parse_float)
+        found = json.loads(text, parse_constant=_refused)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     refuse_deep(found)
@@ -60,25 +55,25 @@ def parse_json(text: str) -> Any:
 
 
 def refuse_deep(value: Any, deepest: int = DEEPEST) -> None:
-    """What can be parsed may still be too deep for all that goes through it later, which takes several calls a level."""
+    """What can be parsed may still be too deep for all that goes through it later, which takes several calls a level.
+
+    Numbers that were written too large for a float are refused on the way: looking at the text takes longer.
+    """
     level = [value]
     for _ in range(deepest):
-        level = [inner for one in level for inner in _inside(one)]
+        inner: list[Any] = []
+        for one in level:
+            if isinstance(one, dict):
+                inner += one.values()
+            elif isinstance(one, list):
+                inner += one
+            elif isinstance(one, float) and math.isinf(one):
+                raise ValueError("a number is too large")
+        level = inner
         if not level:
             return
     raise ValueError("it is nested too deeply")
 
 
-def _inside(value: Any) -> Iterable[Any]:
-    return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-
-
 def _refused(name: str) -> NoReturn:
     raise ValueError(f"{name} is no number in JSON")
-
-
-def _finite(text: str) -> float:
-    number = float(text)
-    if number in (float("inf"), float("-inf")):
-        raise ValueError(f"{text[:40]} is too large for a number")
-    return number

@@ -1,6 +1,6 @@
 """A small program that stands between us and a profiler, so that nothing outlives a run.
 
-    python -I guard.py PIPE_FD tree|PID_FILE -- PROFILER ARGUMENTS…
+    guard.py PIPE_FD tree|PID_FILE [SETTING=VALUE…] -- PROFILER ARGUMENTS…
 
 Profilers start programs that start programs; some leave the process group, and ncu itself is often a
 shell script around the real one. The guard becomes the reaper of all of them. It ends the whole tree
@@ -18,8 +18,10 @@ still alive.
 Output passes through the guard, which keeps the beginning and the end of it: a program that prints
 gigabytes must not fill the disk, and one whose log cannot be written must not fail for that.
 
-It is started by path with `-I`, imports nothing of this package, and exits as the profiler did.
+It is started with `-IS`, imports nothing of this package, and exits as the profiler did. A run starts it about ten times:
+what takes long to import (json, pathlib, typing, subprocess) is not, or where it is needed.
 """
+# ruff: noqa: PTH123, PTH208
 
 from __future__ import annotations
 
@@ -27,26 +29,26 @@ import collections
 import contextlib
 import ctypes
 import fcntl
-import json
 import os
 import resource
 import select
 import signal
-import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
-# Taken out of the environment: it is for us, not for the program.
-SETTINGS: dict[str, Any] = json.loads(os.environ.pop("LLM_PERF_GUARD", "{}"))
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_END = sys.argv.index("--", 3)  # of the settings
+_SETTINGS = [word.partition("=")[::2] for word in sys.argv[3:_END]]
+SETTINGS = dict(_SETTINGS)
 # Profilers write their report after an interrupt: that is worth waiting for.
 POLITE_SECONDS = float(SETTINGS.get("grace_s", 60))
-STOP_COMMAND: list[str] = SETTINGS.get("stop", [])
+STOP_COMMAND = [word for name, word in _SETTINGS if name == "stop"]
 LOG_LIMIT = int(SETTINGS.get("log_limit", 0))  # bytes of a log; 0: all of it
-PROGRAM_LOG: str | None = SETTINGS.get("program_log")  # where the program's own output goes, if it has a log of its own
+PROGRAM_LOG = SETTINGS.get("program_log")  # where the program's own output goes, if it has a log of its own
 # Where redirect.py finds the way to it.
 PROGRAM_CHANNEL = "LLM_PERF_PROGRAM_OUTPUT"
 # After which whoever has not ended is interrupted again, as one presses Ctrl-C again where a server waits for its threads.
@@ -145,12 +147,12 @@ class Pump(threading.Thread):
 def descendants(root: int) -> list[int]:
     """All processes below `root`, from /proc."""
     children: dict[int, list[int]] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError, ValueError, IndexError):
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{name}/stat", "rb") as file:
                 # The command name is in brackets and may hold anything, so count from behind it.
-                fields = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()
-                children.setdefault(int(fields[1]), []).append(int(entry.name))
+                fields = file.read().rpartition(b")")[2].split()
+                children.setdefault(int(fields[1]), []).append(int(name))
     found: list[int] = []
     waiting = [root]
     while waiting:
@@ -183,7 +185,8 @@ def reap(main: int) -> int | None:
 def program_of(pid_file: str) -> list[int]:
     """The profiled program and what it started; nothing where it has not begun or is gone."""
     with contextlib.suppress(OSError, ValueError):
-        pid = int(Path(pid_file).read_text(encoding="ascii"))
+        with open(pid_file, "rb") as file:
+            pid = int(file.read())
         if pid in descendants(os.getpid()):
             return [pid, *descendants(pid)]
     return []
@@ -193,6 +196,8 @@ def save_first() -> None:
     """Let the profiler write its report; without success the signals below save what they can."""
     if not STOP_COMMAND:
         return
+    import subprocess
+
     # Not checked: that it failed is seen by the missing report, and the signals must follow in any case.
     with contextlib.suppress(OSError):
         asking = subprocess.Popen(STOP_COMMAND, stdin=subprocess.DEVNULL)
@@ -278,11 +283,11 @@ def program_pump() -> Pump | None:
 
 
 def main() -> int:
-    pipe, whom, argv = int(sys.argv[1]), sys.argv[2], sys.argv[4:]
+    pipe, whom, argv = int(sys.argv[1]), sys.argv[2], sys.argv[_END + 1 :]
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     wake_read, wake_write = os.pipe()
     os.set_blocking(wake_write, False)
-    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 - numbers, not paths
+    for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):  # that of the listing itself is closed
             if int(name) > 2:  # the pipe, and the lock of the run: ours, not the program's
                 os.set_inheritable(int(name), False)
@@ -322,7 +327,3 @@ def main() -> int:
             signal.signal(os.WTERMSIG(status), signal.SIG_DFL)
         os.kill(os.getpid(), os.WTERMSIG(status))
     return os.WEXITSTATUS(status)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,4 +1,4 @@
-"""Sends a program's output into a log of its own: `python -I redirect.py FILE PID_FILE PROGRAM ARGUMENTS…`
+"""Sends a program's output into a log of its own: `python -IS redirect.py FILE PID_FILE PROGRAM ARGUMENTS…`
 
 nsys prints its own messages between those of the program it records. This runs in the place of the
 program, points standard output and error at the log, notes its process id, which stays that of the
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
 
 CHANNEL = "LLM_PERF_PROGRAM_OUTPUT"  # as guard.py calls it
 
@@ -18,7 +17,8 @@ CHANNEL = "LLM_PERF_PROGRAM_OUTPUT"  # as guard.py calls it
 def main() -> None:
     target, pid_file, argv = sys.argv[1], sys.argv[2], sys.argv[3:]
     try:
-        Path(pid_file).write_text(str(os.getpid()), encoding="ascii")
+        with open(pid_file, "w", encoding="ascii") as file_of_it:  # noqa: PTH123 - pathlib takes long to import
+            file_of_it.write(str(os.getpid()))
     except OSError as error:  # only a stop in good order needs it
         print(f"{pid_file}: {error.strerror}", file=sys.stderr)
     for place in (os.environ.pop(CHANNEL, None), target):

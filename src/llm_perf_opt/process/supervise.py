@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import subprocess
@@ -12,7 +11,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from attrs import define
 
@@ -22,6 +20,8 @@ from llm_perf_opt.process.interrupts import STOPS, Interrupts, handle
 from llm_perf_opt.processes import is_alive
 
 GUARD = Path(__file__).with_name("guard.py")
+# Imported, so that Python keeps what it has compiled of it.
+_START = "import sys; del sys.argv[0]; sys.path.append(sys.argv[0][:-9]); import guard; sys.exit(guard.main())"
 _POLL_SECONDS = 0.1
 QUICK_SECONDS = 0.02  # between two looks at a command that is only just beginning or ending
 _SIZE_SECONDS = 1.0  # between two looks at what has been written
@@ -131,12 +131,7 @@ def run_supervised(
     began = time.monotonic()
     interruption = Interruption()
     ended = Ended(exit_code=-1, seconds=0.0)
-    settings = {
-        **_settings(grace_s),
-        "again_s": again_s,
-        "stop": list(stop_command),
-        "program_log": None if program_log is None else str(program_log.resolve()),
-    }
+    settings = _settings(grace_s, again_s, stop_command, program_log)
     with handling(STOPS, interruption.note):
         command = started or Guarded(argv, log, environment or {}, settings, program_pid=program_pid, held=held)
         looked = began
@@ -192,8 +187,12 @@ def _has_ended(program_pid: Path | None) -> bool:
         return False
 
 
-def _settings(grace_s: float) -> dict[str, Any]:
-    return {"grace_s": grace_s, "stop": [], "log_limit": LOG_BYTES, "program_log": None}
+def _settings(
+    grace_s: float, again_s: float = 0, stop: Sequence[str] = (), program_log: Path | None = None
+) -> list[str]:
+    """As the guard takes them."""
+    words = [f"grace_s={grace_s}", f"again_s={again_s}", f"log_limit={LOG_BYTES}", *(f"stop={word}" for word in stop)]
+    return words if program_log is None else [*words, f"program_log={program_log.resolve()}"]
 
 
 def grace_seconds() -> float:
@@ -225,7 +224,7 @@ def run_short(
     interruption = Interruption()
     ended = Ended(exit_code=-1, seconds=0.0)
     with handling(STOPS, interruption.note):
-        command = Guarded(argv, output, environment, {"grace_s": 0}, errors=errors, held=held)
+        command = Guarded(argv, output, environment, ["grace_s=0"], errors=errors, held=held)
         try:
             while command.is_running and not (ended.timed_out or ended.interrupted):
                 time.sleep(QUICK_SECONDS)
@@ -251,7 +250,7 @@ class Guarded:
         argv: list[str],
         log: Path,
         environment: Mapping[str, str],
-        settings: Mapping[str, Any],
+        settings: Sequence[str],
         *,
         program_pid: Path | None = None,
         errors: int = subprocess.STDOUT,
@@ -260,14 +259,15 @@ class Guarded:
         self.began = time.monotonic()
         self._mark = f"{os.getpid()}-{time.monotonic_ns()}"  # in the environment of all its processes
         pipe_read, self._pipe = os.pipe()  # whose closing ends the guard and its command
+        words = [sys.executable, "-I", "-S", "-c", _START, str(GUARD), str(pipe_read), str(program_pid or "tree")]
         try:
             with open_to_append(log) as output:
                 self._guard = subprocess.Popen(
-                    [sys.executable, "-I", str(GUARD), str(pipe_read), str(program_pid or "tree"), "--", *argv],
+                    [*words, *settings, "--", *argv],
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=errors,
-                    env={**os.environ, **environment, "LLM_PERF_GUARD": json.dumps(settings), _MARK: self._mark},
+                    env={**os.environ, **environment, _MARK: self._mark},
                     pass_fds=(pipe_read, *held),
                     # A session of its own: Ctrl-C in the terminal reaches us alone, and we end the tree in order.
                     start_new_session=True,

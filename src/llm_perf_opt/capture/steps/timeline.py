@@ -152,7 +152,7 @@ def _record_timeline(
     log, program_log = directory.path / _LOG, directory.path / _PROGRAM_LOG
     # nsys prints between the lines of the program, so the program's own output goes elsewhere.
     program_pid = (folder / ".program.pid").resolve()
-    shim = [sys.executable, "-I", str(_REDIRECT.resolve()), str(program_log.resolve()), str(program_pid)]
+    shim = [sys.executable, "-IS", str(_REDIRECT.resolve()), str(program_log.resolve()), str(program_pid)]
     session = options.session_new or f"llm-perf-{os.getpid()}-{time.monotonic_ns() % 10**9}"
     options = attrs.evolve(options, session_new=session)
     argv = build_nsys_cmd(folder / "run", [*shim, *command], nsys=nsys.path, options=options)
