@@ -543,7 +543,7 @@ def test_files_and_exit_codes(slower: Path, tmp_path: Path, capsys: pytest.Captu
     assert run(WARM, slower, "--out", out) == 0
     printed = capsys.readouterr().out
     assert f"{STEP} +18 %" in printed.splitlines()[0]
-    assert printed.splitlines()[-3].endswith(": slower")
+    assert printed.splitlines()[-3].startswith("Result: slower.sqlite is slower than ")
     assert run(WARM, slower, "--out", out, "--fail-on", "worse", "--quiet") == 7
     assert capsys.readouterr().out == "worse\n"
     assert run(slower, WARM, "--out", out, "--fail-on", "unsure") == 0

@@ -268,7 +268,7 @@ def test_without_counters_only_times_are_evaluated() -> None:
 def test_a_busy_gpu_without_counters_is_gpu_bound() -> None:
     of = performance(evaluated(made([("step", 0, 1_000_000)], [(GEMM, 0, 950_000)])), "step")
     assert (of.verdict.bound, of.verdict.confidence) == ("gpu", "high")
-    assert "95.0 % of the wall time, mostly on matrix products 100 %" in of.verdict.text
+    assert "95.0 % of the wall time, mostly on matrix products (100 %)" in of.verdict.text
     assert of.verdict.next_step.startswith("llm-perf profile")
 
 

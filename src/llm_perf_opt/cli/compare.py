@@ -143,7 +143,7 @@ def _exit_code(found: Comparison, fail_on: str | None) -> ExitCode:
 
 
 def _show(found: Comparison, written: list[Path], arguments: argparse.Namespace) -> None:
-    from llm_perf_opt.comparing.comparison_md import VERDICT_WORDS
+    from llm_perf_opt.comparing.comparison_md import RESULTS
     from llm_perf_opt.regions.names import printable
     from llm_perf_opt.report.closing import print_closing
     from llm_perf_opt.report.terminal import console
@@ -157,7 +157,7 @@ def _show(found: Comparison, written: list[Path], arguments: argparse.Namespace)
     for line in lines:
         console().print(printable(line), markup=False, soft_wrap=True)
     page = next((file for file in written if file.suffix == ".html"), None)
-    result = f"{found.new} against {found.base}: {VERDICT_WORDS[found.verdict]}"
+    result = RESULTS[found.verdict].format(new=found.new, base=found.base)
     print_closing(result, page, _next_step(found, arguments))
 
 

@@ -22,15 +22,15 @@ from llm_perf_opt.regions.names import printable
 from llm_perf_opt.version import __version__
 
 _DESCRIPTION = """\
-Where do time, bytes and FLOPs of each NVTX region of a PyTorch program go?
+Where do the time, bytes and FLOPs of each stage of a PyTorch program go, and what would make it faster?
 
 Reads recordings of Nsight Systems, Nsight Compute and the PyTorch profiler on any machine, with or
 without a GPU, and reports per region: wall time, GPU time, idle time, kernels and counters.
 """
 _EXAMPLES = """\
 examples:
-  llm-perf doctor                                  would profiling work here, and what to type if not
-  llm-perf measure -- python my_model.py           what its stages take when nobody looks
+  llm-perf doctor                                  does profiling work here, and what to type if not
+  llm-perf measure -- python my_model.py           how long its stages take, with no profiler
   llm-perf profile -- python my_model.py           profile a program: timeline, counters, one report
   llm-perf demo                                    a full report from a recording that ships with the package
   llm-perf open                                    the page of the newest run, in the browser

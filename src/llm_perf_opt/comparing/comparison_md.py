@@ -18,6 +18,13 @@ VERDICT_WORDS = {
     "unsure": "cannot be told",
     "not_comparable": "not comparable",
 }
+RESULTS = {
+    "better": "{new} is faster than {base}.",
+    "worse": "{new} is slower than {base}.",
+    "same": "{new} is as fast as {base}.",
+    "unsure": "Whether {new} is faster than {base} cannot be told.",
+    "not_comparable": "{new} and {base} cannot be compared.",
+}
 HEADLINES = {
     "better": "The new run is faster",
     "worse": "The new run is slower",

@@ -34,13 +34,15 @@ def result_of(report: NCUProfileRegionReport) -> str:
     found = report.answer
     if error := _failure(report):
         return f"{error} {'Until then: ' if found.where else ''}{found.where}".rstrip()
+    if is_host_only(report) and (differ := next((d for d in report.diagnostics if d.code == "RANKS_DIFFER"), None)):
+        return differ.message
     stage = next((region for region in stage_regions(report) if region.key == found.stage), None)
     if stage is None or stage.performance is None or found.verdict == "unknown":
         return found.where or next((note.message for note in report.diagnostics), "")
     text = f"{full_label(stage)} is {stage.performance.verdict.title}"
     first = next((one for one in answer_of(report).fixes if one.fix.stage == found.stage), None)
     if first is None:
-        return f"{text}; no fix is known that would win much."
+        return f"{text}; no known fix would save much."
     return f"{text}. {first.fix.action.rstrip('.')}: {first.gain}."
 
 

@@ -54,7 +54,7 @@ def identity(view: View) -> list[str]:
 
 
 def notices(view: View) -> list[Notice]:
-    """A run that did not come to its end, errors, and low confidence; warnings are counted."""
+    """A run that did not come to its end, errors, ranks that hold up the others, low confidence; warnings are counted."""
     report, found = view.report, list[Notice]()
     if state := _STATES.get(str(_run(report).get("state", ""))):
         found.append(Notice("error", f"{state}. The numbers are of what was recorded until then."))
@@ -62,6 +62,7 @@ def notices(view: View) -> list[Notice]:
     found += [
         Notice("error", visible(d.message, 600), visible(d.fix, 600) if d.fix else "") for d in errors[:_MOST_ERRORS]
     ]
+    found += [Notice("warning", visible(d.message, 600)) for d in report.diagnostics if d.code == "RANKS_DIFFER"]
     if reason := _doubt(view):
         found.append(Notice("warning", f"Low confidence: {reason}."))
     warnings = sum(d.severity == "warning" for d in report.diagnostics)

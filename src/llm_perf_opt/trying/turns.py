@@ -90,7 +90,7 @@ class _Session:
         """The program as it is: what it does, how long that takes, and what it computes."""
         first = self.runs.first or self._run("the program as it is")
         if first.problem:
-            raise UserError(f"Nothing was tried: {first.problem}.", "Mend the program first.", ExitCode.WORKLOAD_FAILED)
+            raise UserError(f"Nothing was tried: {first.problem}.", "Fix the program first.", ExitCode.WORKLOAD_FAILED)
         if not first.notes.models:
             raise UserError(
                 "Nothing was tried: no PyTorch model was called where levers can be pulled.",

@@ -32,7 +32,7 @@ RULE = Rule(
     ),
     words=Words(
         because="the GPU waits {time} of {now} before attention kernels ({what}): the library plans anew for each length",
-        action="take attention that needs no plan for each length (torch.backends.cuda.enable_cudnn_sdp(False), FlashAttention), or pad lengths to a few sizes",
+        action="use attention that needs no plan for each length (torch.backends.cuda.enable_cudnn_sdp(False), FlashAttention), or pad lengths to a few sizes",
     ),
     find=_find,
     before="model.generate(…)",

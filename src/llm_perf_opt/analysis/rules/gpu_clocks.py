@@ -29,7 +29,7 @@ RULE = Rule(
     seen="While the program was measured by itself, the clock was below 85 % of the highest for a reason other than the power limit: set by hand, heat, or the power supply.",
     words=Words(
         because="the GPU runs at {clock_words}, {time} of {now} are spent on it",
-        action="find what holds the clock down: nvidia-smi -q -d CLOCK,PERFORMANCE; reset clocks that were set (nvidia-smi -rgc), mend the cooling or the power supply",
+        action="find what holds the clock down: nvidia-smi -q -d CLOCK,PERFORMANCE; reset clocks that were set (nvidia-smi -rgc), fix the cooling or the power supply",
     ),
     find=_find,
     gain="Four fifths of the part of the clock that is missing, of the time in which the GPU works.",

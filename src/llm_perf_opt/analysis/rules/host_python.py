@@ -12,7 +12,7 @@ RULE = Rule(
     seen=("Gaps of the GPU while the launching thread is in a function, an operator or a range that launches nothing."),
     words=Words(
         because="the GPU waits {time} of {now} while the host computes ({what})",
-        action="make that code shorter, or move it to another thread or out of the loop",
+        action="make that code faster, or move it to another thread or out of the loop",
     ),
     find=idle_of("host.python"),
 )

@@ -17,7 +17,7 @@ RULE = Rule(
     ),
     words=Words(
         because="the GPU waits {time} of {now} for what is done only once, at the start or at a first use ({what})",
-        action="nothing to mend where the program runs for long; else warm up before the part that counts, or keep compiled code in a cache",
+        action="nothing to fix if the program runs for long; otherwise warm up before the part that counts, or cache compiled code",
     ),
     find=idle_of("warmup"),
 )

@@ -197,7 +197,7 @@ def _why(stage: NCUProfileRegion, verdict: Verdict) -> str:
     title, text = verdict.title, verdict.text
     why = text if text.lower().startswith(title.lower()) else f"{_sentence(title)}. {text}"
     if stage.time_source == "ncu" and verdict.bound != UNKNOWN:
-        why += f" This would tell: {_PROFILE}"
+        why += f" To find out, run: {_PROFILE}"
     return why
 
 
@@ -209,7 +209,7 @@ def _first(stage: NCUProfileRegion, verdict: Verdict, own: Sequence[Fix]) -> str
     if best is not None and (best.gain_share >= _FIRST or not verdict.next_step):
         return _gain(stage, best)
     if verdict.next_step:
-        tell = "This would tell" if verdict.bound == UNKNOWN else (verdict.advice or "Measure more").rstrip(".")
+        tell = "To find out, run" if verdict.bound == UNKNOWN else (verdict.advice or "Measure more").rstrip(".")
         return f"{tell}: {verdict.next_step}"
     return verdict.advice or "Nothing that was measured stands out."
 
@@ -218,7 +218,7 @@ def _gain(stage: NCUProfileRegion, fix: Fix) -> str:
     runs = _instances(stage)
     takes, each = fix.gain_ns / fix.gain_share, "each " if runs > 1 else "the " if stage.is_whole_recording else ""
     text = (
-        f"{fix.action.rstrip('.')}: that can win back up to {_time(fix.gain_ns)} of the {_time(takes)} "
+        f"{fix.action.rstrip('.')}: that can save up to {_time(fix.gain_ns)} of the {_time(takes)} "
         f"of {each}{full_label(stage)}."
     )
     light = stage.performance.speed_of_light if stage.performance else None
@@ -251,14 +251,14 @@ def _on_the_host(report: NCUProfileRegionReport, regions: Sequence[NCUProfileReg
     )
     measured = all(given.get("kind") == "measured" for given in report.inputs)
     if measured:
-        why = "the program was timed by itself, with no profiler: what the host and the GPU did is not known"
+        why = "the program ran without a profiler: nothing shows what the host and the GPU did"
     else:
         why = "no GPU work is in the recording: these are times of ranges on the host"
     return Answer(
         stage=longest.key,
         where=host_sentence(longest, regions) + _beside(others),
         why=f"Cannot tell, because {why}.",
-        do_first=f"This would tell{'' if measured else ', on a machine with a GPU'}: {_PROFILE}",
+        do_first=f"To find out, run{'' if measured else ' on a machine with a GPU'}: {_PROFILE}",
     )
 
 
@@ -267,7 +267,7 @@ def _beside(others: Sequence[NCUProfileRegion]) -> str:
         return ""
     named = ", ".join(f"{full_label(other)} {_time(all_steady_time(other))}" for other in others[:_OTHERS_NAMED])
     rest = f", and {len(others) - _OTHERS_NAMED} more" if len(others) > _OTHERS_NAMED else ""
-    return f" Beside it: {named}{rest}."
+    return f" Besides: {named}{rest}."
 
 
 def _nothing(report: NCUProfileRegionReport) -> Answer:
@@ -277,13 +277,13 @@ def _nothing(report: NCUProfileRegionReport) -> Answer:
         tell = f"Choose one of those that exist: {visible(report.available_ranges[0], 120)}"
     elif stages := stage_regions(report):
         where, reason = _where(stages[0], stages), "it is one of the many regions that are too small to be evaluated"
-        tell = "This would tell: llm-perf report INPUT --include REGION"
+        tell = "To find out, run: llm-perf report INPUT --include REGION"
     elif scope is not None and (scope.totals.kernel_count or scope.totals.graph_launches):
         where, reason = "The recording has GPU work, and no region holds any of it.", "there is no region to evaluate"
-        tell = f"This would tell: {_PROFILE}"
+        tell = f"To find out, run: {_PROFILE}"
     else:
         where, reason = "There is nothing in the recording to report.", "it holds neither ranges nor GPU work"
-        tell = f"This would tell: {_PROFILE}"
+        tell = f"To find out, run: {_PROFILE}"
     if cause is not None and not (scope and scope.regions):
         reason, tell = visible(cause.message, 500).rstrip("."), visible(cause.fix, 500) or tell
         reason = reason[:1].lower() + reason[1:] if reason[1:2].islower() else reason

@@ -78,7 +78,9 @@ def time_facts(facts: Facts, region: NCUProfileRegion, split: TimeSplit, familie
     multiplying = sum(f.time.value for f in families if f.family in MULTIPLYING)
     facts.numbers["multiplying_share"] = multiplying / kernels if kernels else None
     named = [f for f in families[:_FAMILIES_NAMED] if f.share and f.share >= 0.01]
-    facts.words["family_parts"] = ", ".join(f"{label_of(f.family)} {100 * (f.share or 0):.0f} %" for f in named) or "–"
+    facts.words["family_parts"] = (
+        ", ".join(f"{label_of(f.family)} ({100 * (f.share or 0):.0f} %)" for f in named) or "–"
+    )
     count = region.inclusive.kernel_count
     facts.share("graph_share", region.graph_kernels / count if count else None)
 

@@ -19,7 +19,8 @@ from llm_perf_opt.regions.model import Evidence, Verdict
 from llm_perf_opt.regions.names import visible
 from llm_perf_opt.regions.operator_names import is_operator
 
-_IDLE = "The GPU sits idle for {idle_share} of the {basis} ({idle} of {wall}), {share} of that"
+_IDLE = "The GPU sits idle for {idle_share} of the {basis} ({idle} of {wall}), {part}"
+_ALL = 0.995  # of the idle time, from which on a cause has all of it
 _NO_RULE = "none: "  # causes that have none are told apart
 _NAMES = 3  # of what the host was in, in a text
 _TELLING_SHARE = 0.5  # of the idle time, from which on gaps of a size are mentioned
@@ -194,13 +195,14 @@ def with_cause(
     time = sum(one.time_ns for one in group)
     main, share = idle_words()[_cause(group[0].cause, graphable, graphs)], time / idle.total_ns
     launches = facts.numbers.get("launches") or 1.0
-    words = facts.words | {"share": f"{100 * share:.0f} %", "what": _what(group)}
+    part = "" if share >= _ALL else f"{100 * share:.0f} % of that "
+    words = facts.words | {"share": f"{100 * share:.0f} %", "part": part, "what": _what(group)}
     words["each"] = shown(nanoseconds(time / launches))
     return evolve(
         found,
         bound=main.bound,
         title=main.title,
-        text=f"{_IDLE} {main.text}".format_map(words) + _sizes(idle),
+        text=f"{_IDLE}{main.text}".format_map(words) + _sizes(idle),
         evidence=[
             *found.evidence,
             Evidence(f"{group[0].cause} {words['share']} of the idle time", "cause_share", share),

@@ -52,7 +52,7 @@ function pointFacts(point) {
     ["intensity", p.intensity[point] === null ? MISSING : `${significant(p.intensity[point])} FLOP/B`],
     ["limited by", roofs[p.roof[point]] ?? MISSING],
     ["runs near", p.bound[point] || MISSING],
-    ["to win, at most", duration(p.recoverable[point])],
+    ["saves at most", duration(p.recoverable[point])],
     ["launch", `grid ${p.grid[point]}, block ${p.block[point]}`],
     ["samples", count(p.samples[point])],
   ].filter(([, value]) => value !== MISSING);
