@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_perf_opt.regions.warmup import Split, split
+from llm_perf_opt.regions.warmup import Split, _middle, _quantile, quantiles, split
 
 MS = 1_000_000
 
@@ -88,3 +88,11 @@ def test_any_sequence_keeps_a_steady_instance(values: list[int], known: bool) ->
     found = split(durations, durations // 2 if known else None)
     assert 0 <= found.warmup < max(len(values), 1)
     assert found.level_change is None or found.warmup < found.level_change < len(values)
+
+
+@given(st.lists(st.integers(0, 10**13), min_size=1, max_size=60), st.sampled_from([0.05, 0.1, 0.5, 0.9, 0.95]))
+def test_quantiles_are_those_of_numpy(values: list[int], part: float) -> None:
+    ordered = np.sort(np.array(values, dtype=np.int64))
+    assert _quantile(ordered, part) == float(np.quantile(ordered, part))
+    assert _middle(ordered) == float(np.median(ordered))
+    assert quantiles(np.array(values)) == tuple(round(float(q)) for q in np.quantile(values, (0.1, 0.5, 0.9)))

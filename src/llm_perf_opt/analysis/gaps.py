@@ -8,6 +8,7 @@ have the length of a launch, unless the host had waited for the GPU, or the work
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from llm_perf_opt.metrics.families import family_of
 from llm_perf_opt.metrics.host_calls import WAITING_CALLS, call_kind, code_kind
 from llm_perf_opt.regions.columns import CALL, PYTHON, UNKNOWN, Bools, Int32s, Int64s, Timeline
 from llm_perf_opt.regions.intervals import BusyTime
+from llm_perf_opt.regions.merged_work import merged_work
 from llm_perf_opt.regions.table import WHOLE
 
 CAUSES = (
@@ -113,7 +115,6 @@ class _Finder:
         self.timeline, self.process = timeline, process
         self.start, self.end, self.launched, self.next_name, threads = self._between()
         self.length = self.end - self.start
-        self.launches = np.sort(np.concatenate([work.host_time for work in timeline.work]))
         host, ranges = timeline.host, timeline.ranges
         if not len(threads):  # launching calls were not recorded: any thread with ranges may be the one
             threads = np.unique(ranges.thread[ranges.process == process])
@@ -124,27 +125,31 @@ class _Finder:
         self.own_ranges = mine & np.isin(ranges.thread, threads)
         self.ranges_of_others = mine & ~self.own_ranges & (ranges.thread != UNKNOWN)
 
+    @cached_property
+    def launches(self) -> Int64s:
+        return np.sort(np.concatenate([work.host_time for work in self.timeline.work]))
+
     def _between(self) -> tuple[Int64s, Int64s, Int64s, Int64s, Int64s]:
         """Starts and ends of the gaps, when the work behind each was launched, its name, and the threads that launch."""
         timeline, ranges = self.timeline, self.timeline.ranges
         alone = len(timeline.processes) == 1
         mine = [slice(None) if alone else work.process == self.process for work in timeline.work]
-        start, end, launched, thread, name = (
+        launched, thread, name = (
             np.concatenate([getattr(work, column)[chosen] for work, chosen in zip(timeline.work, mine, strict=True)])
-            for column in ("start", "end", "host_time", "thread", "name")
+            for column in ("host_time", "thread", "name")
         )
         threads = np.flatnonzero(np.bincount(thread + 1)[1:]) if len(thread) else thread
-        order = np.argsort(start, kind="stable")
-        start, end, launched = start[order], end[order], launched[order]
-        around = np.flatnonzero(ranges.process == self.process)
-        low = min(int(column.min()) for column in (start, ranges.start[around]) if len(column))
-        high = max(int(column.max()) for column in (end, ranges.end[around]) if len(column))
-        reach = np.concatenate([[low], np.maximum.accumulate(end)])
-        begins = np.concatenate([start, [high]])
-        launched = np.concatenate([launched, [UNKNOWN]])
-        gap = np.flatnonzero(begins > reach)
-        following = np.append(order, UNKNOWN)[gap]  # behind the last gap there is nothing
-        return reach[gap], begins[gap], launched[gap], np.append(name, UNKNOWN)[following], threads
+        work = merged_work(timeline, self.process)
+        around, busy = np.flatnonzero(ranges.process == self.process), work.busy
+        low = min(int(column.min()) for column in (busy.starts, ranges.start[around]) if len(column))
+        high = max(int(column.max()) for column in (busy.ends, ranges.end[around]) if len(column))
+        start, end = np.append(low, busy.ends), np.append(busy.starts, high)
+        behind = work.firsts if work.order is None else work.order[work.firsts]
+        behind = np.append(behind, UNKNOWN)  # behind the last gap there is nothing
+        gap = np.flatnonzero(end > start)
+        following = behind[gap]
+        launched, name = (np.append(column, UNKNOWN)[following] for column in (launched, name))
+        return start[gap], end[gap], launched, name, threads
 
     def find(self, warmup: Bools) -> Gaps:
         host = self.timeline.host

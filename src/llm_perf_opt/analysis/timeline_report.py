@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 from attrs import Factory, define, evolve, field
 
@@ -32,6 +34,7 @@ from llm_perf_opt.regions.prepared import find_regions
 from llm_perf_opt.regions.rank_skew import CollectiveUse, Imbalance, RankSkew, RankSteps
 from llm_perf_opt.regions.rollup import RolledUp, Selection, copies_by_kind, roll_up
 from llm_perf_opt.regions.table import DEEPEST, POOLED, RegionTable
+from llm_perf_opt.regions.timing import Timing
 from llm_perf_opt.regions.whole_recording import COVERED
 
 
@@ -74,7 +77,12 @@ class TimelineReport:
     def scopes(self) -> list[Scope]:
         """All scopes with their regions; also finds `coverage`, `existing` and more `diagnostics`."""
         parts = timeline_scopes(self.timeline, kernel_mask(self.timeline, self.kernel_filter), aggregate=True)
-        whole = roll_up(self.timeline, self.attribution, parts[-1].selection)
+        waiting = Waiting(self.warmth)
+        with ThreadPoolExecutor(max_workers=1) as worker:
+            pending = worker.submit(waiting.prepare) if self.options.verdicts else None
+            whole = roll_up(self.timeline, self.attribution, parts[-1].selection)
+            if pending is not None:
+                pending.result()
         self.existing = self.builder.existing(whole)
         samples = Samples.of(self.counter_sets)
         counters = None
@@ -87,7 +95,8 @@ class TimelineReport:
         self.diagnostics += diagnoses + pooling(self.attribution.table, self.region_filter)
         done = [(parts[-1], whole, *self._extras(parts[-1], whole, counters))]
         self.timeline.environment.update(gpu_facts(self.timeline, self.warmth.energy))
-        waiting, code = Waiting(self.warmth), CodeLines.of(self.warmth)
+        code = CodeLines.of(self.warmth)
+        timings: dict[str, dict[str, Timing]] = {}  # by scope, of those that hold the same the first
         for part in shown:
             twin = next((d for d in done if same_selection(d[0].selection, part.selection)), None)
             if twin is None:
@@ -106,7 +115,11 @@ class TimelineReport:
                     most_regions=None if part is main else limit,
                 )
             )
-            self._add_timings(scopes[-1], part)
+            if twin[0].name not in timings:
+                times = self.warmth.times(part.selection)
+                timings[twin[0].name] = {self.attribution.table.key(n): one.timing() for n, one in times.items()}
+            for region in scopes[-1].regions:
+                region.timing = timings[twin[0].name].get(region.key)
             if (of_scope := waiting.of_scope(part.selection)) is not None:
                 self.waiting[part.name] = of_scope
             if code is not None:
@@ -136,11 +149,6 @@ class TimelineReport:
         self.imbalance = imbalances(calls, self.rank_steps, table)
         self.common = common_times(scopes, compared, table, only_timed=not saw_gpu(self.timeline))
         return scopes
-
-    def _add_timings(self, scope: Scope, part: ScopePart) -> None:
-        times = {self.attribution.table.key(n): found for n, found in self.warmth.times(part.selection).items()}
-        for region in scope.regions:
-            region.timing = times[region.key].timing() if region.key in times else None
 
     def _steady_regions(
         self, whole: ScopePart, counters: TimelineCounters | None, keys: set[str]

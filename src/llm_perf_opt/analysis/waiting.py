@@ -60,6 +60,11 @@ class Waiting:
         self._steady: dict[tuple[_Processes, str], list[tuple[int, Int64s]]] = {}
         self._found: dict[tuple[_Processes, str, bool], IdleTime | None] = {}
 
+    def prepare(self) -> None:
+        """Find the gaps of all processes, which somebody will ask for. NumPy does that beside other work, in a thread."""
+        for process in np.unique(self._timeline.ranges.process).tolist():
+            self._sums.of(process)
+
     def of_scope(self, selection: Selection) -> Waiting | None:
         """The same of the processes of a scope; None where it holds only a part of what those did: one GPU of several."""
         ranges = self._timeline.ranges

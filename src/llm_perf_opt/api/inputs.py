@@ -28,11 +28,15 @@ class _Importing:
     """Imports what comes after reading while another process reads: it takes as long as a small file does."""
 
     observer: Observer
+    meanwhile: Callable[[], object]
 
     def begin(self, source: str, total: int | None) -> Progress:
         progress = self.observer.begin(source, total)
         import llm_perf_opt.analysis.build  # noqa: F401
+        from llm_perf_opt.analysis.tables import read_tables
 
+        read_tables()
+        self.meanwhile()
         return progress
 
 
@@ -69,13 +73,18 @@ class Inputs:
 
         return len(self.files) > 1 and all(is_timeline(file) for file in self.files)
 
-    def recordings(self, *, quiet: bool, launch_config: bool, streams: bool = False) -> Iterator[Recording]:
-        """One recording after the other; the first that cannot be read ends it, unless it is of a run."""
+    def recordings(
+        self, *, quiet: bool, launch_config: bool, streams: bool = False, meanwhile: Callable[[], object] = lambda: None
+    ) -> Iterator[Recording]:
+        """One recording after the other; the first that cannot be read ends it, unless it is of a run.
+
+        `meanwhile`: done while another process reads.
+        """
         from llm_perf_opt.report.terminal import reading
 
         with reading(quiet, len(self.files)) as observer:
             for file in self.files:
-                recording = self._read(file, launch_config, streams, _Importing(observer))
+                recording = self._read(file, launch_config, streams, _Importing(observer, meanwhile))
                 if recording is not None:
                     self.inputs.append({"path": source_of(file), "kind": recording.kind, "bytes": file.stat().st_size})
                     yield recording
@@ -127,10 +136,13 @@ class Inputs:
         return [diagnose("RECORDING_UNREADABLE", message=d.message, fix=d.fix) for d in self.unreadable]
 
 
-def load(inputs: Inputs, *, quiet: bool = False, streams: bool = False) -> list[Recording]:
+def load(
+    inputs: Inputs, *, quiet: bool = False, streams: bool = False, meanwhile: Callable[[], object] = lambda: None
+) -> list[Recording]:
     """Read every input; the first that cannot be read ends it. `streams`: with the stream of all GPU work."""
     # One file alone is never joined: its launch configurations need not be read.
-    recordings = list(inputs.recordings(quiet=quiet, launch_config=len(inputs.files) > 1, streams=streams))
+    joined = len(inputs.files) > 1
+    recordings = list(inputs.recordings(quiet=quiet, launch_config=joined, streams=streams, meanwhile=meanwhile))
     recordings[0].diagnostics += inputs.describe_unreadable()
     return recordings
 

@@ -111,16 +111,10 @@ def build_from(
             check_patterns(asked, ncu_expressions=True)
             options = asked
     side = inputs.find_side_inputs(paths, calibration)
-    options = attrs.evolve(
-        options,
-        calibrations=side.calibrations,
-        formula=side.formula,
-        alone=side.undisturbed,
-        launch_detail=needs_launches(formats),
-    )
+    options = attrs.evolve(options, calibrations=side.calibrations, formula=side.formula, alone=side.undisturbed)
     truth, unreadable = inputs.read_verification(paths)
     try:
-        report = _build(paths, options, truth, quiet, known or {})
+        report = _build(paths, options, formats, truth, quiet, known or {})
     except UnreadableInput as error:
         if state is None or not state.reasons:
             raise
@@ -141,16 +135,24 @@ def _state_of(run: Path) -> RunState | None:
 
 
 def _build(
-    paths: Sequence[str], options: ReportOptions, truth: CounterSet | None, quiet: bool, known: Mapping[Path, Recording]
+    paths: Sequence[str],
+    options: ReportOptions,
+    formats: Sequence[str],
+    truth: CounterSet | None,
+    quiet: bool,
+    known: Mapping[Path, Recording],
 ) -> NCUProfileRegionReport:
     files = inputs.Inputs.of(paths, known)
     if not files.are_timelines():
-        recordings = inputs.load(files, quiet=quiet)
+        # What comes later is imported while another process reads: it takes as long as a small file does.
+        recordings = inputs.load(files, quiet=quiet, meanwhile=lambda: needs_launches(formats))
+        options = attrs.evolve(options, launch_detail=needs_launches(formats))
         from llm_perf_opt.analysis.build import build_report  # after reading, during which it is imported
 
         return build_report(recordings, options, files.inputs, truth, files.measured_runs(quiet=quiet))
     from llm_perf_opt.analysis.build import build_streamed_report
 
+    options = attrs.evolve(options, launch_detail=needs_launches(formats))
     first: list[inputs.Inputs] = [files]
 
     def read() -> Iterator[Timeline]:

@@ -25,11 +25,14 @@ def entry() -> None:
     import os
 
     from llm_perf_opt.process import streams
+    from llm_perf_opt.process.allocation import use_memory_again
 
     streams.keep_open()
     # Reports are millions of objects that stay until the end: looking through them again and again for cycles took
     # a tenth of the time.
     gc.set_threshold(100_000, 50, 50)
+
+    use_memory_again()
 
     from llm_perf_opt.cli.main import main
 

@@ -281,6 +281,7 @@ class Timeline:
     operators: list[str] = Factory(list)  # names of ranges that are operators or modules of a PyTorch trace
     engine_threads: list[int] = Factory(list)  # of PyTorch's autograd engine, where more than ranges tell them
     pools: dict[str, PooledName] = Factory(dict)  # names of ranges that stand for several recorded ones
+    merged: dict[int, Any] = field(factory=dict, init=False, repr=False)  # by process, once asked for (`merged_work`)
 
     @property
     def work(self) -> tuple[Work, Work, Work]:

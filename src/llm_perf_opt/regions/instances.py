@@ -13,6 +13,7 @@ from attrs import define, evolve, field
 from llm_perf_opt.regions.attribution import Attribution, Membership
 from llm_perf_opt.regions.columns import UNKNOWN, Bools, Int64s, Timeline, Work
 from llm_perf_opt.regions.intervals import BusyTime
+from llm_perf_opt.regions.merged_work import merged_work
 from llm_perf_opt.regions.stacks import group_by
 from llm_perf_opt.regions.table import ROOT, levels_up
 from llm_perf_opt.regions.warmup import excess, split
@@ -81,17 +82,8 @@ def _working(timeline: Timeline) -> Int64s:
     ranges = timeline.ranges
     working = np.zeros(len(ranges), dtype=np.int64)
     for process, mine in group_by(ranges.process):
-        parts = [_of_process(work, process, timeline) for work in timeline.work]
-        busy = BusyTime.of(*(np.concatenate(side) for side in zip(*parts, strict=True)))
-        working[mine] = busy.within(ranges.start[mine], ranges.end[mine])
+        working[mine] = merged_work(timeline, process).busy.within(ranges.start[mine], ranges.end[mine])
     return working
-
-
-def _of_process(work: Work, process: int, timeline: Timeline) -> tuple[Int64s, Int64s]:
-    if len(timeline.processes) == 1:
-        return work.start, work.end
-    mine = work.process == process
-    return work.start[mine], work.end[mine]
 
 
 def without_warmup(timeline: Timeline, attribution: Attribution, instances: Instances) -> Attribution:

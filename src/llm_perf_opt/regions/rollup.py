@@ -12,6 +12,7 @@ from llm_perf_opt.regions.attribution import Attribution, Membership
 from llm_perf_opt.regions.columns import UNKNOWN, Bools, Int32s, Int64s, Timeline, Work
 from llm_perf_opt.regions.communication import collective_times
 from llm_perf_opt.regions.intervals import BusyTime, overlapping, union_by_group
+from llm_perf_opt.regions.merged_work import merged_work
 from llm_perf_opt.regions.stacks import group_by
 from llm_perf_opt.regions.table import ROOT, add_up, climb, levels_up
 
@@ -255,13 +256,21 @@ def _wall_and_idle(timeline: Timeline, selection: Selection, region_of: Int64s, 
     active = np.zeros(len(duration), dtype=np.int64)
     process_of = ranges.process[selection.ranges]
     for process in np.unique(process_of).tolist():
-        parts = [(work.start[chosen], work.end[chosen]) for work, chosen in _all_work(timeline, selection, process)]
-        busy = BusyTime.of(*(np.concatenate(side) for side in zip(*parts, strict=True)))
+        if _is_whole(timeline, selection):
+            busy = merged_work(timeline, process).busy
+        else:
+            parts = [(work.start[chosen], work.end[chosen]) for work, chosen in _all_work(timeline, selection, process)]
+            busy = BusyTime.of(*(np.concatenate(side) for side in zip(*parts, strict=True)))
         mine = np.flatnonzero(process_of == process)
         active[mine] = busy.within(start[mine], end[mine])
     wall = np.bincount(region_of, weights=duration, minlength=count).astype(np.int64)
     idle = np.bincount(region_of, weights=duration - active, minlength=count).astype(np.int64)
     return wall, idle
+
+
+def _is_whole(timeline: Timeline, selection: Selection) -> bool:
+    """Does the scope hold all that the GPU did?"""
+    return all(len(chosen) == len(work) for work, chosen in selection.work(timeline))
 
 
 def _all_work(timeline: Timeline, selection: Selection, process: int) -> list[tuple[Work, Int64s]]:
@@ -278,17 +287,24 @@ def _busy(timeline: Timeline, attribution: Attribution, selection: Selection, pa
     memberships = attribution.memberships
     for process in range(len(timeline.processes)):
         columns = _all_work(timeline, selection, process)
-        start = np.concatenate([work.start[chosen] for work, chosen in columns])
-        end = np.concatenate([work.end[chosen] for work, chosen in columns])
+        order: Int64s | None
+        if _is_whole(timeline, selection):
+            known = merged_work(timeline, process)
+            start, end, order = known.start, known.end, known.order
+        else:
+            start, end = (
+                np.concatenate([getattr(work, side)[chosen] for work, chosen in columns]) for side in ("start", "end")
+            )
+            order = np.argsort(start, kind="stable")
+            start, end = start[order], end[order]
         if len(start) == 0:
             continue
-        order = np.argsort(start, kind="stable")
-        start, end = start[order], end[order]
         crowded = overlapping(start, end)
         for domain in range(len(timeline.domains)):
             regions = np.concatenate(
-                [m.by_domain[domain][chosen] for (_, chosen), m in zip(columns, memberships, strict=True)]
-            )[order]
+                [_take(m.by_domain[domain], chosen) for (_, chosen), m in zip(columns, memberships, strict=True)]
+            )
+            regions = regions if order is None else regions[order]
             # Work that runs alone adds its duration to every region around it. Only where work runs side
             # by side, seldom with one stream, does it matter that a union is not a sum.
             alone = np.bincount(regions[~crowded] + 1, weights=(end - start)[~crowded], minlength=len(parent) + 1)
@@ -298,15 +314,26 @@ def _busy(timeline: Timeline, attribution: Attribution, selection: Selection, pa
     return total
 
 
+def _distinct(columns: list[Int64s | Int32s]) -> list[int]:
+    """The values of some columns, most of which hold one."""
+    found: set[int] = set()
+    for values in columns:
+        if len(values):
+            alike = (values == values[0]).all()
+            found.update([int(values[0])] if alike else np.unique(values).tolist())
+    return sorted(found)
+
+
 def _device_busy(timeline: Timeline, selection: Selection) -> int:
     """How long the devices were busy: a union on each, whoever used it, added up."""
     columns = selection.work(timeline)
+    devices = _distinct([_take(work.device, chosen) for work, chosen in columns])
+    if len(devices) == 1 and len(timeline.processes) == 1 and _is_whole(timeline, selection):
+        return merged_work(timeline, 0).busy.total
     device, start, end = (
         np.concatenate([getattr(work, name)[chosen] for work, chosen in columns]) for name in ("device", "start", "end")
     )
-    if len(device) and (device == device[0]).all():
-        return BusyTime.of(start, end).total
-    return sum(BusyTime.of(start[device == d], end[device == d]).total for d in np.unique(device).tolist())
+    return sum(BusyTime.of(start[device == d], end[device == d]).total for d in devices)
 
 
 def _busy_by_level(regions: Int64s, start: Int64s, end: Int64s, parent: Int64s, depth: Int64s) -> Int64s:

@@ -95,10 +95,10 @@ def _level_change(duration: Int64s) -> int | None:
     before = squares[cuts - 1] - sums[cuts - 1] ** 2 / cuts
     after = (squares[-1] - squares[cuts - 1]) - (sums[-1] - sums[cuts - 1]) ** 2 / (count - cuts)
     cut = int(cuts[np.argmin(before + after)])
-    left, right = duration[:cut], duration[cut:]
-    low, high = sorted((left, right), key=lambda part: float(np.median(part)))
-    apart = float(np.quantile(low, 0.95)) * 1.1 < float(np.quantile(high, 0.05))
-    below, above = float(np.median(low)), float(np.median(high))
+    left, right = np.sort(duration[:cut]), np.sort(duration[cut:])
+    low, high = sorted((left, right), key=_middle)
+    apart = _quantile(low, 0.95) * 1.1 < _quantile(high, 0.05)
+    below, above = _middle(low), _middle(high)
     return cut if apart and above > max(_LEVEL * below, below + _SHORTEST_NS) else None
 
 
@@ -106,8 +106,24 @@ def quantiles(values: Int64s) -> tuple[int, int, int]:
     """The 10 %, 50 % and 90 % quantile of what is not empty."""
     if len(values) == 1:  # most regions of a program that names each request
         return (int(values[0]),) * 3
-    low, middle, high = np.quantile(values, (0.1, 0.5, 0.9)).tolist()
+    ordered = np.sort(values)
+    low, middle, high = (_quantile(ordered, part) for part in (0.1, 0.5, 0.9))
     return round(low), round(middle), round(high)
+
+
+def _quantile(ordered: Int64s, part: float) -> float:
+    """What `np.quantile` says, without what that does for any number of axes and ways to do it."""
+    at = part * (len(ordered) - 1)
+    below = min(int(at), len(ordered) - 1)
+    low, high = int(ordered[below]), int(ordered[min(below + 1, len(ordered) - 1)])
+    rest = at - below
+    return high - (high - low) * (1 - rest) if rest >= 0.5 else low + (high - low) * rest
+
+
+def _middle(ordered: Int64s) -> float:
+    """What `np.median` says."""
+    half = len(ordered) // 2
+    return float(ordered[half]) if len(ordered) % 2 else (float(ordered[half - 1]) + float(ordered[half])) / 2
 
 
 def excess(duration: Int64s, warm: Bools) -> NDArray[np.int64]:

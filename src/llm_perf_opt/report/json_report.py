@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import cache
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -29,15 +30,26 @@ def _left_out(kind: type) -> dict[str, Any]:
     return {f.name: override(omit=True) for f in attrs.fields(kind) if not f.metadata.get("in_json", True)}
 
 
-_converter = cattrs.Converter(forbid_extra_keys=False)
-for _class in [c for c in vars(model).values() if isinstance(c, type) and attrs.has(c)]:
-    _converter.register_unstructure_hook(_class, make_dict_unstructure_fn(_class, _converter, **_left_out(_class)))
-    _converter.register_structure_hook(_class, make_dict_structure_fn(_class, _converter, **_left_out(_class)))
+_CLASSES = [c for c in vars(model).values() if isinstance(c, type) and attrs.has(c)]
+
+
+_writer = cattrs.Converter()
+for _class in _CLASSES:
+    _writer.register_unstructure_hook(_class, make_dict_unstructure_fn(_class, _writer, **_left_out(_class)))
+
+
+@cache
+def _reader() -> cattrs.Converter:
+    """Made where a report is read back, which few commands do."""
+    converter = cattrs.Converter(forbid_extra_keys=False)
+    for one in _CLASSES:
+        converter.register_structure_hook(one, make_dict_structure_fn(one, converter, **_left_out(one)))
+    return converter
 
 
 def as_json(report: model.NCUProfileRegionReport) -> dict[str, Any]:
     """The report as plain dictionaries and lists."""
-    result: dict[str, Any] = _converter.unstructure(report)
+    result: dict[str, Any] = _writer.unstructure(report)
     return result
 
 
@@ -70,7 +82,7 @@ def read_report(path: str | PathLike[str]) -> model.NCUProfileRegionReport:
     if not file.is_file():
         raise UnreadableInput(f"There is no report at {file}.", "Make one with: llm-perf report INPUT --out DIR")
     try:
-        report = _converter.structure(read_json(file, _LARGEST), model.NCUProfileRegionReport)
+        report = _reader().structure(read_json(file, _LARGEST), model.NCUProfileRegionReport)
         return report if report.answer.where else attrs.evolve(report, answer=conclude(report))  # of an older version
     except OSError as error:
         raise UnreadableInput(

@@ -58,7 +58,7 @@ def _fusable_kernels(of: Evaluated) -> Iterator[Found]:
 
 def _other_kernels(of: Evaluated, rule: str) -> Iterator[Found]:
     for family in of.families:
-        if is_fusable(family.family) or family.family in (HOST_COPY, COLLECTIVE):
+        if family.recoverable is None or is_fusable(family.family) or family.family in (HOST_COPY, COLLECTIVE):
             continue
         if any(_fix_at(family.family, roof) == rule for roof in ("", *ROOFS)):
             yield from _above(of, [family], "kernels", lambda longest: _kernel_fix(of.roofed, longest))

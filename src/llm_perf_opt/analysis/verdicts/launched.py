@@ -8,6 +8,7 @@ known (counters alone), launches of a kernel are one row, and there is no order.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 
 import numpy as np
 from attrs import define, field
@@ -143,7 +144,10 @@ class LaunchTable:
         self._path_list: list[tuple[tuple[str, ...], int]] = [((), UNKNOWN)]
         self._stacks: dict[int, tuple[Stacks, dict[int, int]] | None] = {}  # by thread: of operators, and their paths
         self._calls_in_order = np.argsort(timeline.calls.start, kind="stable")
-        self._launch_times = np.sort(np.concatenate([timeline.kernels.host_time, timeline.copies.host_time]))
+
+    @cached_property
+    def _launch_times(self) -> Int64s:
+        return np.sort(np.concatenate([self._timeline.kernels.host_time, self._timeline.copies.host_time]))
 
     def of(self, region: int, processes: Sequence[int], windows: tuple[Int64s, Int64s]) -> Launched | None:
         """Kernels of a region in some processes; None where there are none. `windows`: its instances on the host."""
@@ -160,7 +164,8 @@ class LaunchTable:
         if not len(members):
             return None
         chosen = self._last(members, windows[0])
-        chosen = chosen[np.argsort(kernels.process[chosen], kind="stable")]
+        if len(processes) > 1:
+            chosen = chosen[np.argsort(kernels.process[chosen], kind="stable")]
         whole = (kernels.end[members] - kernels.start[members]).sum()
         time = kernels.end[chosen] - kernels.start[chosen]
         pairs = self._paths_of(chosen) * (len(self._timeline.strings) + 1) + kernels.name[chosen]
@@ -181,10 +186,10 @@ class LaunchTable:
         """Kernels of the last instances, whole ones, that have enough of them."""
         if len(members) <= _ENOUGH:
             return members
-        instance = np.searchsorted(np.sort(starts), self._timeline.kernels.host_time[members], side="right")
-        so_far = np.cumsum(np.bincount(instance)[::-1])
-        first = len(so_far) - 1 - int(np.searchsorted(so_far, _ENOUGH))
-        return members[instance >= first][:_MOST]
+        starts, launched = np.sort(starts), self._timeline.kernels.host_time[members]
+        latest = np.partition(launched, len(launched) - _ENOUGH)[len(launched) - _ENOUGH]  # before it are not enough
+        first = int(np.searchsorted(starts, latest, side="right"))
+        return members[launched >= starts[first - 1]][:_MOST] if first else members[:_MOST]
 
     def _members(self, region: int) -> Int64s:
         above = self._own_regions.copy()
@@ -256,9 +261,10 @@ class LaunchTable:
 
     def _without_launches(self, windows: tuple[Int64s, Int64s]) -> tuple[list[HostOperator], dict[str, int]]:
         """Long operators in some windows that launched nothing, the outermost; and how often each name came."""
-        calls, launched = self._timeline.calls, self._launch_times
+        calls = self._timeline.calls
         if not len(calls):
             return [], {}
+        launched = self._launch_times
         starts, ends = (np.sort(side) for side in windows)
         first = np.searchsorted(calls.start, starts, sorter=self._calls_in_order)  # call of each window
         within = self._calls_in_order[first[0] if len(first) else len(calls) :]

@@ -125,6 +125,7 @@ class RoofTable:
     complete: NDArray[np.bool_]
     sampled_ns: Floats  # what one launch took under ncu; NaN where it is not known
     l1_active: Floats  # ncu's share of the peak of L1 while SMs have work; NaN where not collected
+    counted: NDArray[np.bool_]  # is anything known of a kind but its time?
 
     @staticmethod
     def of(kinds: Sequence[Kind], peaks: Peaks, earlier: RoofTable | None = None) -> RoofTable:
@@ -157,7 +158,9 @@ class RoofTable:
         sampled = [np.nan if k.sampled_ns is None else k.sampled_ns for k in kinds]
         active = [np.nan if k.amounts is None else k.amounts.percent.get("l1_active", np.nan) / 100 for k in kinds]
         complete = np.array([is_complete(k) for k in kinds], dtype=np.bool_)
-        return RoofTable(seconds, percent, complete, *(np.array(one, dtype=np.float64) for one in (sampled, active)))
+        times, l1_active = (np.array(one, dtype=np.float64) for one in (sampled, active))
+        counted = np.array([kind.amounts is not None for kind in kinds], dtype=np.bool_)
+        return RoofTable(seconds, percent, complete, times, l1_active, counted)
 
 
 @define(eq=False)
@@ -198,6 +201,10 @@ class Roofed:
 def against_roofs(launches: Launches, tables: dict[int, RoofTable]) -> Roofed:
     """`tables`: one per device; -1 is that of launches whose device is not known."""
     count = len(launches)
+    if not any(table.counted[launches.which].any() for table in tables.values()):
+        unknown = np.full(count, np.nan)
+        nothing: dict[str, Floats] = dict.fromkeys(ROOFS, unknown)
+        return Roofed(launches, nothing, nothing, unknown, np.zeros(count, dtype=np.bool_), [""] * count)
     seconds = {roof: np.full(count, np.nan) for roof in ROOFS}
     percent = {roof: np.full(count, np.nan) for roof in ROOFS}
     complete, l1_active = np.zeros(count, dtype=np.bool_), np.full(count, np.nan)
