@@ -132,6 +132,7 @@ class TimelineStream:
                 self._processes.append((part.process, piece))
             else:
                 self._pieces.setdefault(part.name, []).append(piece)
+        timeline.merged.clear()  # as large as its kernels, and nobody asks again
         self.range_names.append(names_in(timeline, timeline.ranges.name))
         if self.first is None:
             self.first = timeline, attribution, warmth.instances

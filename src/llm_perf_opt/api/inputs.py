@@ -33,7 +33,7 @@ class _Importing:
     def begin(self, source: str, total: int | None) -> Progress:
         progress = self.observer.begin(source, total)
         import llm_perf_opt.analysis.build  # noqa: F401
-        from llm_perf_opt.analysis.tables import read_tables
+        from llm_perf_opt.analysis.package_tables import read_tables
 
         read_tables()
         self.meanwhile()
