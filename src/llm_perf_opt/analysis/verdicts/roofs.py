@@ -143,6 +143,7 @@ class RoofTable:
             np.append(self.complete, more.complete),
             np.append(self.sampled_ns, more.sampled_ns),
             np.append(self.l1_active, more.l1_active),
+            np.append(self.counted, more.counted),
         )
 
     @staticmethod
