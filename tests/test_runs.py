@@ -256,6 +256,9 @@ def test_runs_that_go_on_stay(capsys: pytest.CaptureFixture[str]) -> None:
     assert "another-machine" in reasons["elsewhere"]
     assert "damaged" in reasons["damaged"]
     assert names() == ["damaged", "elsewhere", "newest", "running"]
+    main(["runs", "list"])
+    line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("damaged"))
+    assert line.split()[1] == "–"  # how large it is is not known
 
 
 def test_a_run_that_begins_between_looking_and_removing_stays(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -97,7 +97,8 @@ def _list(arguments: argparse.Namespace) -> int:
     for run_ in found.runs:
         command = shell_text(run_.manifest.command) if run_.manifest else run_.problem
         when = _local(run_.started).strftime("%Y-%m-%d %H:%M")
-        print(f"{run_.state:<11} {_size(run_.bytes):>8}  {when}  {_shown(run_.path)}  {_shown(command, 60)}")
+        size = _size(run_.bytes) if run_.manifest else "–"  # which files are ours is not known
+        print(f"{run_.state:<11} {size:>8}  {when}  {_shown(run_.path)}  {_shown(command, 60)}")
         if result := read_headline(run_.path):
             print(f"{'':<20}  {result['where']}")
     if found.runs:
