@@ -266,5 +266,5 @@ def test_a_trace_of_operators_on_a_cpu_is_not_empty(tmp_path: Path) -> None:
         program.op("aten::randn", host=5)
     found = answer(program, tmp_path)
     assert found.stage == "aten::lstm_cell"
-    assert "Beside it: aten::randn" in found.where
+    assert "Besides: aten::randn" in found.where
     assert "no GPU work" in found.why
