@@ -647,4 +647,5 @@ def test_the_matrix_of_ranks_shows_waiting_and_marks_the_rank_that_is_clicked(br
     box = chart.bounding_box()
     chart.click(position={"x": box["width"] / 2, "y": box["height"] * 0.5})
     assert opened.text("#rank-table tr.selected td") == "1"
+    assert opened.text("#rank-story").startswith("rank 1: the same number of kernels take 2 ms longer")
     assert opened.quiet(), opened.complaints

@@ -139,3 +139,10 @@ def test_ranks_of_a_server_that_start_later_are_told_from_slow_ones() -> None:
     whys = {row.rank: row.why for row in found.rank_steps.ranks}
     assert (whys[0], whys[4]) == ("", "")
     assert (whys[1], whys[2]) == (f"starts {later[1]:.0f} ms after rank 4", f"starts {later[2]:.0f} ms after rank 4")
+
+
+def test_a_rank_of_a_job_leads_to_its_own_report() -> None:
+    found = report_of(lambda rank, step: [(GEMM, 0, 1_000_000)])
+    in_job = evolve(found, inputs=[{"path": f"rank-{rank}/run.sqlite", "kind": "nsys-sqlite"} for rank in range(3)])
+    assert '<a href="ranks/rank-2/report.html">' in render_html(view_of(in_job))
+    assert "ranks/rank-2/report.html" not in render_html(view_of(found))  # recordings, and no folder of a job

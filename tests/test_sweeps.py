@@ -8,18 +8,21 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 from attrs import evolve
 
 import llm_perf_opt
 from conftest import RECORDINGS
 from fake_tools import json_alone as json_alone
+from fake_tools import small_tools as small_tools
 from fake_tools import tools as tools
 from llm_perf_opt.cli.main import main
 from llm_perf_opt.comparing.sweep import Sweep, SweepJob, _front, compare_jobs
 from llm_perf_opt.comparing.sweep_files import render_sweep_html, render_sweep_md
+from llm_perf_opt.errors import UserError
 from llm_perf_opt.files import cache_folder
 from llm_perf_opt.rundir.inventory import take_inventory
-from llm_perf_opt.runners import app, deep_profile_runner
+from llm_perf_opt.runners import app, deep_profile_runner, overrides
 from llm_perf_opt.runners.gpu_slot import gpu_slot
 from printed import check_printed
 
@@ -113,3 +116,31 @@ def test_jobs_take_turns_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
             pass
     with (cache_folder() / "gpu-7.lock").open("w") as other:
         fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+@pytest.mark.parametrize("launch", ["joblib", "slurm", "ray"])
+def test_launchers_have_presets_and_a_missing_one_is_named(launch: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(overrides, "find_spec", lambda name: None)
+    with pytest.raises(UserError) as refused:
+        overrides.normalised([f"launch={launch}"])
+    assert refused.value.fix == f"pip install 'llm-perf-opt[{launch}]'"
+    monkeypatch.setattr(overrides, "find_spec", lambda name: object())
+    assert overrides.normalised([f"launch={launch}"]) == [f"launch={launch}"]
+    preset = yaml.safe_load((Path(overrides.__file__).parents[1] / "conf" / "launch" / f"{launch}.yaml").read_text())
+    # Slurm and Ray give each job a GPU of its own; on one machine jobs take turns (`gpu_slot`).
+    launcher = preset["hydra"]["launcher"]
+    assert launcher.get("gres", launcher.get("ray", {}).get("remote", launcher)) in (
+        "gpu:1", {"num_gpus": 1}, {"n_jobs": 2},
+    )  # fmt: skip
+    with pytest.raises(UserError, match="there is no such choice"):
+        overrides.normalised(["launch=slrum"])
+
+
+@pytest.mark.process
+@pytest.mark.slow
+@pytest.mark.usefixtures("json_alone", "small_tools")
+def test_the_preset_of_joblib_runs_a_sweep(capsys: pytest.CaptureFixture[str]) -> None:
+    program = f"pipeline.workload.command=[{sys.executable},-c,pass]"
+    words = [program, "-m", "launch=joblib", "run.mode=light", "run.top_n_kernels=5,6", "hydra.sweep.dir=sweep"]
+    assert app.start(deep_profile_runner.job, words) == 0
+    assert len(json.loads(Path("sweep/sweep.json").read_text())["jobs"]) == 2

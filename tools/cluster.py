@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 from cluster_cases import LLM_PERF, RANKS, ROOT, SUBMIT, Case, all_ranks, ended
@@ -163,6 +164,25 @@ def torchrun_on_two_nodes(case: Case) -> None:
     assert "rank 1: data takes" in case.told()
 
 
+def a_sweep(case: Case) -> None:
+    """Each job of a sweep is one of Slurm, by submitit; compared at the end. This Slurm has no GPUs to give."""
+    if find_spec("hydra_plugins.hydra_submitit_launcher") is None:
+        print("  (submitit is not installed: pip install 'llm-perf-opt[slurm]')")
+        return
+    words = [sys.executable, "-m", "llm_perf_opt.runners.llm_profile_runner", "-m", "launch=slurm"]
+    words += [
+        "hydra.launcher.gres=null",
+        "hydra.launcher.timeout_min=9",
+        "device=cpu",
+        "infer.max_new_tokens=2,4",
+        f"hydra.sweep.dir={case.run}",
+    ]
+    code, printed = ended(case.start(words), 400)  # submitit asks Slurm once a minute
+    assert code == 0, printed[-2000:]
+    assert len(list(case.run.glob("[01]/manifest.json"))) == 2, printed[-2000:]
+    assert (case.run / "sweep.html").exists(), printed[-2000:]
+
+
 def the_folder_is_full(case: Case) -> None:
     """Somebody fills the file system while the ranks run: all end, say so, and what they have opens elsewhere."""
     small = case.folder / "small"
@@ -185,7 +205,7 @@ def the_folder_is_full(case: Case) -> None:
 
 
 SLURM_CASES: tuple[Callable[[Case], None], ...] = (
-    *(everything, one_a_node, by_sbatch, torchrun_on_two_nodes, one_fails, one_is_killed, the_folder_is_full),
+    *(everything, one_a_node, by_sbatch, torchrun_on_two_nodes, a_sweep, one_fails, one_is_killed, the_folder_is_full),
     a_node_is_lost,  # the last: it does not come back
 )
 

@@ -86,10 +86,10 @@ class Case:
         return int(self.manifest(rank)["pid"])
 
 
-def ended(job: subprocess.Popen[str]) -> tuple[int, str]:
+def ended(job: subprocess.Popen[str], limit_s: float = LIMIT_S) -> tuple[int, str]:
     """Its exit code and what it printed; a job that hangs is the worst that can be."""
     try:
-        printed, _ = job.communicate(timeout=LIMIT_S)
+        printed, _ = job.communicate(timeout=limit_s)
     except subprocess.TimeoutExpired:
         job.kill()
         raise AssertionError("the job hangs") from None

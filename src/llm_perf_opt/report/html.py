@@ -32,7 +32,7 @@ from llm_perf_opt.report.line_rows import known_words, line_tables
 from llm_perf_opt.report.page_data import counter_unit, page_data, page_regions
 from llm_perf_opt.report.provenance import provenance
 from llm_perf_opt.report.rank_rows import TEXTS as RANK_TEXTS
-from llm_perf_opt.report.rank_rows import imbalance_sentences, rank_matrix, rank_sentence, rank_table
+from llm_perf_opt.report.rank_rows import imbalance_sentences, rank_links, rank_matrix, rank_sentence, rank_table
 from llm_perf_opt.report.region_table import shown_columns, shown_rows
 from llm_perf_opt.report.renderers import File, Renderer
 from llm_perf_opt.report.stages import WAITING_BOUNDS
@@ -129,6 +129,7 @@ def render_html(view: View) -> str:
         rank_texts=RANK_TEXTS,
         rank_sentence=rank_sentence(view),
         imbalance=imbalance_sentences(view),
+        rank_links=set(rank_links(view).values()),
         rank_measures=list((rank_matrix(view) or {"measures": {}})["measures"]),
         counters=_counters(stages),
         verified=verified_rows(report),

@@ -25,9 +25,7 @@ def rank_table(view: View) -> list[list[str]]:
         return []
     skew = view.report.ranks
     clocks = {rank.rank: rank for rank in skew.ranks} if skew is not None else {}
-    paths = (str(one.get("path", "")) for one in view.report.inputs)
-    in_job = {int(found[1]) for path in paths if (found := _OF_JOB.match(path))}
-    one_each = in_job == {row.rank for row in steps.ranks}  # else a run is of a node, with several ranks in it
+    links = rank_links(view)
     rows = []
     for row in steps.ranks:
         clock = clocks.get(row.rank)
@@ -42,11 +40,21 @@ def rank_table(view: View) -> list[list[str]]:
                 _NOTHING if row.memory_peak_bytes is None else quantity(row.memory_peak_bytes, "byte"),
                 _NOTHING if row.energy_j is None else quantity(row.energy_j, "J"),
                 visible(row.why, 200) if row.why else _NOTHING,
-                f"ranks/rank-{row.rank}/report.html" if one_each else _NOTHING,
+                links.get(row.rank, _NOTHING),
             ]
         )
     used = [n for n in range(len(_HEAD)) if any(row[n] != _NOTHING for row in rows)]
     return [[row[n] for n in used] for row in ([*_HEAD], *rows)]
+
+
+def rank_links(view: View) -> dict[int, str]:
+    """The report of each rank of a job, from the folder of the job; none where a run is of a node, with several in it."""
+    steps = view.report.rank_steps
+    paths = (str(one.get("path", "")) for one in view.report.inputs)
+    in_job = {int(found[1]) for path in paths if (found := _OF_JOB.match(path))}
+    if steps is None or in_job != {row.rank for row in steps.ranks}:
+        return {}
+    return {rank: f"ranks/rank-{rank}/report.html" for rank in sorted(in_job)}
 
 
 def rank_sentence(view: View) -> str:
@@ -73,7 +81,14 @@ def rank_matrix(view: View) -> dict[str, Any] | None:
         "transfer": [row.transfer_ns for row in steps.ranks],
     }
     known = {name: rows for name, rows in measures.items() if all(row is not None for row in rows)}
-    return {"labels": [row.label for row in steps.ranks], "warmup": steps.warmup, "measures": known}
+    links = rank_links(view)
+    return {
+        "labels": [row.label for row in steps.ranks],
+        "stories": [visible(row.why, 200) for row in steps.ranks],
+        "links": [links.get(row.rank, "") for row in steps.ranks],
+        "warmup": steps.warmup,
+        "measures": known,
+    }
 
 
 def imbalance_sentences(view: View) -> list[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from importlib.resources import files
+from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 
@@ -24,7 +25,14 @@ from llm_perf_opt.options.option import TEXTS
 from llm_perf_opt.spelling import nearest
 
 # Groups of the configuration and where each is placed.
-GROUPS = {"model": "model", "profiling/ncu": "pipeline.ncu", "profiling/torch": "pipeline.torch_profiler"}
+GROUPS = {
+    "model": "model",
+    "profiling/ncu": "pipeline.ncu",
+    "profiling/torch": "pipeline.torch_profiler",
+    "launch": "launch",
+}
+# Of presets that other packages run the jobs of: the package, and the extra that brings it.
+_LAUNCHERS = {"joblib": "hydra_joblib_launcher", "slurm": "hydra_submitit_launcher", "ray": "hydra_ray_launcher"}
 # Short forms of earlier days, still understood.
 _SHORT = {"profiling.": "pipeline.torch_profiler.", "nvtx.": "pipeline.ncu.ncu_cli.nvtx."}
 _HYDRA_OPTIONS_WITH_VALUE = {
@@ -102,6 +110,10 @@ def _group(group: str, value: str, own: Path | None, sweep: bool) -> str:
             f"{group}={value}: there is no such choice. Did you mean {close[0]}?",
             f"Choose from {', '.join(known)}."
             + (" Any local model: model=hf_causal_lm model.path=FOLDER" if group == "model" else ""),
+        )
+    if group == "launch" and (package := _LAUNCHERS.get(value)) and find_spec(f"hydra_plugins.{package}") is None:
+        raise UserError(
+            f"launch={value}: Hydra's launcher for it is not installed.", f"pip install 'llm-perf-opt[{value}]'"
         )
     place = GROUPS[group]
     return f"{group}{'' if place == group else f'@{place}'}={','.join(choices)}"

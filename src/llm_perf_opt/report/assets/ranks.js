@@ -1,4 +1,4 @@
-// Ranks by steps, as a matrix: dark is long. A click marks the rank in the table below.
+// Ranks by steps, as a matrix: dark is long. A click tells what the rank does differently, leads to its own report, and marks it in the table below.
 
 const ranks = data.ranks;
 const rankChart = byId("rank-matrix");
@@ -36,7 +36,22 @@ function drawRanks() {
   });
   byId("rank-scale").textContent = `${duration(low)} (light) to ${duration(top)} (dark)${ranks.warmup ? `; the first ${plural(ranks.warmup, "step")} warm-up` : ""}; ${count(steps)} steps from left to right.`;
   pressed("[data-rank-measure]", "rankMeasure", rankState.measure);
+  tellRank();
   document.querySelectorAll("#rank-table tbody tr").forEach((line, y) => line.classList.toggle("selected", y === rankState.row));
+}
+
+// What the chosen rank does differently, and the way to its own report.
+function tellRank() {
+  const story = byId("rank-story");
+  story.replaceChildren();
+  if (rankState.row === NONE) return;
+  const label = ranks.labels[rankState.row];
+  story.append(`${label}: ${ranks.stories[rankState.row] || "nothing that the others do not do, too"}. `);
+  if (!ranks.links[rankState.row]) return;
+  const link = document.createElement("a");
+  link.href = ranks.links[rankState.row];
+  link.textContent = `The report of ${label}`;
+  story.append(link);
 }
 
 function startRanks() {
