@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of glibc
+_TRIM_THRESHOLD, _MMAP_THRESHOLD, _MOST_ARENAS = -1, -3, -8  # of glibc
 _LARGEST = 2**31 - 1
 _ALLOWED_EVERYWHERE = 32 << 20
 
@@ -21,3 +21,4 @@ def use_memory_again() -> None:
         if not mallopt(_MMAP_THRESHOLD, 1 << 30):
             mallopt(_MMAP_THRESHOLD, _ALLOWED_EVERYWHERE)
         mallopt(_TRIM_THRESHOLD, _LARGEST)
+        mallopt(_MOST_ARENAS, 1)  # what one thread gives back, another uses
