@@ -174,7 +174,7 @@ def _answer(shown: str) -> dict[str, str]:
 
 
 def _undated(text: str) -> str:
-    dated = re.sub(r"\d{4}-\d\d-\d\dT[0-9:]+\+00:00", "DATE", text)
+    dated = re.sub(r"\d{4}-\d\d-\d\d(T[0-9:]+\+00:00)?", "DATE", text)  # midnight may lie between the two
     return re.sub(r"\d{8}T\d{6}-[0-9a-f]{12}", "GENERATION", dated)
 
 
