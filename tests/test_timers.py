@@ -123,7 +123,7 @@ def test_measure_tells_warm_up_from_steady_instances(tmp_path: Path, capsys: pyt
     program.write_text(LOOP)
     out = tmp_path / "run"
     assert main(["measure", "--runs", "2", "--out", str(out), "--", sys.executable, str(program)]) == 0
-    assert "with no profiler" in capsys.readouterr().out
+    assert "without a profiler" in capsys.readouterr().out
     (step,) = json.loads((out / "report.json").read_text())["scopes"][-1]["regions"]
     timing = step["timing"]
     assert timing["source"] == "undisturbed"

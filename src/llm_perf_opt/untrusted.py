@@ -50,7 +50,11 @@ def parse_json(text: str) -> Any:
         found = json.loads(text, parse_constant=_refused)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
-    refuse_deep(found)
+    try:
+        refuse_deep(found)
+    except _TooLargeError:
+        json.loads(text, parse_float=_finite)  # once more, to name it
+        raise
     return found
 
 
@@ -68,11 +72,21 @@ def refuse_deep(value: Any, deepest: int = DEEPEST) -> None:
             elif isinstance(one, list):
                 inner += one
             elif isinstance(one, float) and math.isinf(one):
-                raise ValueError("a number is too large")
+                raise _TooLargeError("a number is too large")
         level = inner
         if not level:
             return
     raise ValueError("it is nested too deeply")
+
+
+class _TooLargeError(ValueError):
+    """A number that no float can hold."""
+
+
+def _finite(number: str) -> float:
+    if math.isinf(float(number)):
+        _refused(number[:40])
+    return 0.0
 
 
 def _refused(name: str) -> NoReturn:

@@ -326,12 +326,13 @@ class Timers(Locked):
                 self._give_back(end)
             del of.waiting[: done + lost]
             self._outer.charge(now, things=done)
-        if rows := array("q", chain.from_iterable(of.rows)):
-            self._append(".rows", rows)
-        of.rows = []
-        if host := array("q", of.host):
-            self._append(".host", host)
-        of.host = []
+        rows, host = of.rows[:], of.host[:]  # its thread may add to them meanwhile
+        if rows:
+            self._append(".rows", array("q", chain.from_iterable(rows)))
+            del of.rows[: len(rows)]
+        if host:
+            self._append(".host", array("q", host))
+            del of.host[: len(host)]
 
     def _append(self, ending: str, packed: array[int]) -> None:
         """All of it or nothing: half a row would shift those after it."""
