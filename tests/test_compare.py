@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import tarfile
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -707,3 +708,16 @@ def test_kernels_that_differ_only_in_what_short_names_leave_out_are_variants() -
     assert replaced_names(KernelPair((one,), (other,), ORDER)) == "another variant of f"
     gone = KernelUse("gemm", 1.0, 10.0)
     assert replaced_names(KernelPair((gone,), (other,), ORDER)) == "gemm → f"
+
+
+def test_a_wait_before_the_first_kernel_counts_where_the_other_side_runs_ahead(tmp_path: Path) -> None:
+    """39 ms a step, nearly all of it compilation; afterwards the host runs ahead, and a step takes what the GPU takes."""
+    with tarfile.open(Path(__file__).parent / "recordings" / "fix-rules-h200.tar") as tar:
+        for name in ("compile_again.before.json.gz", "compile_again.after.json.gz"):
+            content = tar.extractfile(name)
+            assert content is not None
+            (tmp_path / name).write_bytes(content.read())
+    sides = [open_side(tmp_path / f"compile_again.{which}.json.gz", quiet=True) for which in ("before", "after")]
+    step = compare(*sides).region("step")
+    assert step.before_ns == pytest.approx(39e6, rel=0.02)
+    assert step.after_ns == pytest.approx(386e3, rel=0.02)

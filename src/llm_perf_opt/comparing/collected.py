@@ -55,7 +55,9 @@ from llm_perf_opt.regions.columns import (
     Recording,
     Timeline,
 )
+from llm_perf_opt.regions.intervals import BusyTime
 from llm_perf_opt.regions.merge import merge_timelines
+from llm_perf_opt.regions.merged_work import merged_work
 from llm_perf_opt.regions.patterns import RegionFilter
 from llm_perf_opt.regions.prepared import find_regions, prepare
 from llm_perf_opt.regions.ranking import with_parents
@@ -249,7 +251,8 @@ class _Collected:
         return {cause: time / instances for cause, time in idle.by_cause().items()} if idle is not None else {}
 
     def _gpu_side(self) -> Callable[[int], Times | None]:
-        """What the steady instances of a region take on the GPU, from the first start to the last end of their work."""
+        """What the steady instances of a region take on the GPU: to the end of their work, from its start, or from when
+        the instance began, where the GPU had nothing to do until then."""
         steps = GpuSteps(self.timeline, self.warmth.lifted, _no_gaps)
         ranges, selection = self.timeline.ranges, self.part.selection.ranges
         region_of = self.warmth.attribution.range_region[selection]
@@ -258,8 +261,10 @@ class _Collected:
             mine = selection[region_of == number]
             found = []
             for process in np.unique(ranges.process[mine]).tolist():
-                start, end = steps.spans(process, mine[ranges.process[mine] == process], number)
-                found.append(end - start)
+                own = mine[ranges.process[mine] == process]
+                start, end = steps.spans(process, own, number)
+                busy = merged_work(self.timeline, process).busy
+                found.append(end - _waited_from(start, np.sort(ranges.start[own]), busy))
             return Times.of([np.concatenate(found)]) if found and sum(map(len, found)) else None
 
         return of
@@ -299,6 +304,15 @@ class _Collected:
         table = self.warmth.attribution.table
         region_of = self.warmth.attribution.range_region[chosen]
         return np.bincount(region_of, weights=counts[chosen], minlength=len(table)).astype(np.int64)
+
+
+def _waited_from(start: Int64s, began: Int64s, busy: BusyTime) -> Int64s:
+    """When each instance first had the GPU: at the start of its work, or earlier, where the GPU waited for that work."""
+    last = np.searchsorted(began, start, side="right") - 1
+    run = np.searchsorted(busy.starts, start)
+    idle = (last >= 0) & (busy.starts[np.minimum(run, len(busy.starts) - 1)] == start)
+    free = np.where(run > 0, busy.ends[np.maximum(run - 1, 0)], np.iinfo(np.int64).min)
+    return np.where(idle, np.minimum(np.maximum(began[np.maximum(last, 0)], free), start), start)
 
 
 def _no_gaps(process: int) -> Gaps:
