@@ -1,10 +1,10 @@
 """Sentences and fields of reports that the recording itself contradicts: one list over all recordings.
 
-    python benchmarks/contradictions.py [--shared DIR] [--only TEXT]
+    python benchmarks/contradictions.py [--shared DIR] [--only TEXT] [--parts]
 
 Every report is read as its reader sees it: the JSON, and the words of answer, stages and sentences. A check knows one
-way in which two statements of one report, or a statement and a count of the file, cannot both be true. Exit code 1:
-there are some. `tests/test_contradictions.py` holds the recordings of the repository to it.
+way in which two statements of one report, or a statement and a count of the file, cannot both be true. `--parts`: also
+of each timeline what is left where some layer was not recorded, and its middle third. Exit code 1: there are some. `tests/test_contradictions.py` holds the recordings of the repository to it.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import math
 import re
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -25,11 +26,29 @@ from llm_perf_opt.report.answer import answer
 from llm_perf_opt.report.json_report import as_json
 from llm_perf_opt.report.text import duration
 from llm_perf_opt.report.view import view_of
+from recording_parts import cut
 
 ROOT = Path(__file__).resolve().parents[1]
 SHARED = ROOT.parent / "shared" / "data"
 RECORDINGS = ROOT / "tests" / "recordings"
 ENDS = (".sqlite", ".sqlite.xz", ".sqlite.gz", ".json.gz", ".ncu-rep", ".ncu-rep.xz", ".csv")
+_WORK_TABLES = ("KERNEL", "MEMCPY", "MEMSET", "RUNTIME")
+LAYERS = (  # categories of PyTorch traces, old and new, and tables of nsys
+    ("cpu_op", "Operator", "NVTX_EVENTS"),
+    ("cuda_runtime", "cuda_driver", "Runtime", "CUPTI_ACTIVITY_KIND_RUNTIME"),
+    ("python_function", "user_annotation"),
+    (
+        "kernel",
+        "gpu_memcpy",
+        "gpu_memset",
+        "Kernel",
+        "Memcpy",
+        "Memset",
+        *(f"CUPTI_ACTIVITY_KIND_{t}" for t in _WORK_TABLES),
+    ),
+    ("gpu_memcpy", "Memcpy", "CUPTI_ACTIVITY_KIND_MEMCPY"),
+    ("cpu_op", "user_annotation", "python_function", "cuda_runtime", "Operator", "Runtime", "NVTX_EVENTS"),
+)
 NO_RECORDINGS = ("nvtx_kern_sum", "kern_sum", "transcript")
 
 _SLACK = 1.001
@@ -127,7 +146,7 @@ def _verdict(region: Region) -> Iterator[str]:
         memory = region["inclusive"]["memory"]
         if one["rule"] == "copy.pinned" and not memory["pageable_time_ns"]:
             yield "copy.pinned without a copy of pageable memory"
-        if one["rule"] in ("copy.host", "copy.pinned") and not memory["host_count"]:
+        if one["rule"] in ("copy.host", "copy.pinned") and memory["count"] and not memory["host_count"]:
             yield f"{one['rule']} without a copy between host and GPU"
 
 
@@ -269,20 +288,35 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shared", type=Path, default=SHARED, help="where the recordings beside the repository are")
     parser.add_argument("--only", default="", help="recordings whose name has this text")
+    parser.add_argument("--parts", action="store_true", help="parts of the timelines, too")
     arguments = parser.parse_args()
-    count = 0
-    chosen = [path for path in recordings(arguments.shared) if arguments.only in path.name]
-    for path in chosen:
-        try:
-            found = list(contradictions(make_report([str(path)], ReportOptions(), quiet=True)))
-        except UserError as error:
-            print(f"{path.name}: {error}", flush=True)
+    count = read = 0
+    for path in recordings(arguments.shared):
+        if arguments.only not in path.name:
             continue
-        count += len(found)
-        for what in found:
-            print(f"{path.name}: {what}", flush=True)
-    print(f"{count} contradictions in {len(chosen)} recordings")
+        for part in (None, *(_parts(path) if arguments.parts else ())):
+            found = _of_part(path, part)
+            count, read = count + len(found), read + 1
+            for what in found:
+                print(f"{path.name}{'' if part is None else f' {part}'}: {what}", flush=True)
+    print(f"{count} contradictions in {read} recordings")
     return int(count > 0)
+
+
+def _parts(path: Path) -> list[dict[str, Any]]:
+    if ".sqlite" not in path.name and ".json" not in path.name:
+        return []
+    return [*({"without": list(layer)} for layer in LAYERS), {"window": [0.01, 0.1]}]
+
+
+def _of_part(path: Path, part: dict[str, Any] | None) -> list[str]:
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            chosen = path if part is None else cut(path, part, Path(folder))
+            return list(contradictions(make_report([str(chosen)], ReportOptions(), quiet=True)))
+        except UserError as error:
+            print(f"{path.name}: not read: {error}", flush=True)
+            return []
 
 
 if __name__ == "__main__":

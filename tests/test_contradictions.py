@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 from attrs import evolve
 
-from conftest import RECORDINGS, SHARED, report
+from conftest import RECORDINGS, SHARED, recording, report
 from llm_perf_opt.metrics.quantity import Quantity, nanoseconds
 from llm_perf_opt.regions.model import NCUProfileRegionReport, RegionPerformance
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
-from contradictions import contradictions, recordings
+from contradictions import LAYERS, contradictions, recordings
+from recording_parts import cut
 
 ALL = recordings(SHARED)
 
@@ -28,6 +29,21 @@ def test_no_sentence_contradicts_the_recording(path: Path) -> None:
 @pytest.mark.parametrize("path", [p for p in ALL if p.parent != RECORDINGS], ids=lambda path: path.name)
 def test_no_sentence_contradicts_a_recording_beside_the_repository(path: Path) -> None:
     assert list(contradictions(report(path))) == []
+
+
+@pytest.mark.parametrize("part", [{"window": [0.01, 0.1]}, *({"without": list(layer)} for layer in LAYERS)], ids=str)
+@pytest.mark.parametrize("name", ["nsys-*-ranks.sqlite", "nsys-*-threads.sqlite", "kineto-*-2layers.json"])
+def test_nor_where_some_of_it_was_not_recorded(name: str, part: dict[str, list[str]], tmp_path: Path) -> None:
+    assert list(contradictions(report(cut(recording(name), part, tmp_path)))) == []
+
+
+def test_processes_are_no_warm_up_of_each_other(tmp_path: Path) -> None:
+    """Of two that begin one after the other, the first took longer."""
+    found = report(cut(recording("nsys-*-ranks.sqlite"), {"window": [0.01, 0.1]}, tmp_path)).main_scope
+    assert found is not None
+    (whole,) = [region for region in found.regions if region.is_whole_recording]
+    assert whole.timing is not None
+    assert (whole.instances, whole.timing.warmup.instances) == (2, 0)
 
 
 def changed(**parts: object) -> NCUProfileRegionReport:

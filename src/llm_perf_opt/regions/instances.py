@@ -53,7 +53,9 @@ def find_instances(timeline: Timeline, attribution: Attribution) -> Instances:
         owner = ranges.thread[level].astype(np.int64) * (len(attribution.table) + 1) + region_of[level] + 1
         for _, part in group_by(owner):
             mine = level[part[~inherited[part]]]
-            if len(mine) < 2 or timeline.processes[ranges.process[mine[0]]].warm:
+            # A whole recording is there once for each process: one is no warm-up of another.
+            whole = int(region_of[level[part[0]]]) in attribution.table.whole
+            if len(mine) < 2 or whole or timeline.processes[ranges.process[mine[0]]].warm:
                 continue
             mine = mine[np.argsort(ranges.start[mine], kind="stable")]
             found = split(duration[mine], working[mine])
