@@ -85,7 +85,7 @@ class _TooLargeError(ValueError):
 
 def _finite(number: str) -> float:
     if math.isinf(float(number)):
-        _refused(number[:40])
+        raise ValueError(f"the number {number[:40]} is too large")
     return 0.0
 
 
