@@ -18,6 +18,7 @@ import os
 import sys
 import threading
 from array import array
+from contextlib import suppress
 from itertools import chain
 from time import monotonic_ns
 from typing import Any
@@ -296,17 +297,18 @@ class Timers(Locked):
             if not last and len(of.host) + _IN_A_ROW * len(of.rows) < _MOST_UNWRITTEN:
                 return
             self._write_into_reserve(of, error)
-        except Exception as error:
+        except Exception as error:  # whatever it is, the program goes on; the report says that times are missing
             of.host, of.rows, of.waiting = [], [], []
             log.failed("writing the times of ranges", error, of="ranges")
 
     def _write_into_reserve(self, of: _Thread, error: OSError) -> None:
         """The space that llm-perf has reserved for the last words of a run: times are worth more than those."""
-        try:
+        with suppress(OSError):  # gone: another process has used it, and there may be room by now
             os.unlink(os.path.join(self._folder, "..", "..", ".reserve"))  # noqa: PTH108, PTH118 - slow to import
+        try:
             with self._lock:
                 self._write(of, True)
-        except Exception:
+        except Exception:  # as above
             of.host, of.rows, of.waiting = [], [], []
             log.failed("writing the times of ranges", error, of="ranges")
 
