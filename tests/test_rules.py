@@ -264,6 +264,36 @@ def test_experts_in_a_loop_are_one_fix() -> None:
     assert "moe.loop" not in fixes(apart * 12)
 
 
+def test_what_experts_wait_for_is_part_of_the_gain() -> None:
+    """Each expert's launches take the host longer than the GPU."""
+    expert: list[Launch] = [
+        ("void at::native::DeviceSelectSweepKernel", 1, [("aten::where", []), ("aten::nonzero", [[4096]])]),
+        mm(16, 2048, 2048, us=1),
+        ("void at::native::indexFuncLargeIndex", 1, [("aten::index_add_", [[4096, 2048]])]),
+    ]
+    found = fixes(expert * 16)
+    assert set(found) == {"moe.loop"}
+    idle = 16 * 3 * 4e3  # 5 µs of the host for every µs of the GPU
+    assert found["moe.loop"].gain_ns > 0.8 * idle
+
+
+@pytest.mark.parametrize(("gradient", "again"), [("MmBackward0", True), ("SwigluBackward", False)])
+def test_a_forward_operator_in_a_gradient_of_pytorch_is_computed_again(gradient: str, again: bool) -> None:
+    """A gradient that somebody wrote may call one; PyTorch's own never do, but for what was not saved."""
+    gelu = [("aten::gelu", [[8192, 4096]])]
+    backward = [(f"autograd::engine::evaluate_function: {gradient}", []), (gradient, [])]
+    found = fixes([BIG, ("void gelu_kernel", 100, gelu), BIG, ("void gelu_kernel", 100, [*backward, *gelu]), BIG])
+    assert ("recompute" in found) == again
+
+
+def test_graph_breaks_promise_only_the_time_between_pieces() -> None:
+    """In each piece four launches, of which the first has to wait for its entry: 5 µs, as any other. The rest stays."""
+    pieces = [
+        ("triton_poi_fused_add_0", 2.0, [(f"Torch-Compiled Region: {n}/0", [])]) for n in range(8) for _ in range(4)
+    ]
+    assert "compile.breaks" not in fixes(pieces)
+
+
 @pytest.mark.parametrize(("mhz", "reasons", "held"), [(900, 0, True), (900, 0x4, False), (1900, 0, False)])
 def test_a_clock_that_is_held_down_is_told_unless_by_the_power_limit(
     mhz: int, reasons: int, held: bool, tmp_path: Path

@@ -1,4 +1,4 @@
-"""A compiled model with a graph break behind every layer."""
+"""A compiled model with a graph break behind every layer, each piece with a CUDA graph of its own."""
 
 import torch
 import torch.nn.functional as F
@@ -6,46 +6,61 @@ import torch.nn.functional as F
 from place import Place, Step
 
 RULE = "compile.breaks"
+_LAYERS, _CALLS = 8, 8
 
 
-def _layer(hidden: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    return hidden + F.linear(F.gelu(hidden, approximate="tanh") * 2.0, weight)
+class _Layers(torch.nn.Module):
+    def __init__(self, at: Place) -> None:
+        super().__init__()
+        n = at.size(1536, 16)
+        self.weights = torch.nn.ParameterList([torch.nn.Parameter(at.weight(n, n)) for _ in range(_LAYERS)])
+
+    def layer(self, hidden: torch.Tensor, number: int) -> torch.Tensor:
+        return hidden + F.linear(F.gelu(hidden, approximate="tanh") * 2.0, self.weights[number])
 
 
-def _broken(hidden: torch.Tensor, weights: list[torch.Tensor]) -> torch.Tensor:
-    hidden = _layer(hidden, weights[0])
-    torch._dynamo.graph_break()
-    hidden = _layer(hidden, weights[1])
-    torch._dynamo.graph_break()
-    hidden = _layer(hidden, weights[2])
-    torch._dynamo.graph_break()
-    hidden = _layer(hidden, weights[3])
-    torch._dynamo.graph_break()
-    return _layer(hidden, weights[4])
+class _Whole(_Layers):
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        for number in range(_LAYERS):
+            hidden = self.layer(hidden, number)
+        return hidden
 
 
-def _whole(hidden: torch.Tensor, weights: list[torch.Tensor]) -> torch.Tensor:
-    for weight in weights:
-        hidden = _layer(hidden, weight)
-    return hidden
+class _Broken(_Layers):
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:  # no loop: one with a break is not compiled at all
+        hidden = self.layer(hidden, 0)
+        torch._dynamo.graph_break()
+        hidden = self.layer(hidden, 1)
+        torch._dynamo.graph_break()
+        hidden = self.layer(hidden, 2)
+        torch._dynamo.graph_break()
+        hidden = self.layer(hidden, 3)
+        torch._dynamo.graph_break()
+        hidden = self.layer(hidden, 4)
+        torch._dynamo.graph_break()
+        hidden = self.layer(hidden, 5)
+        torch._dynamo.graph_break()
+        hidden = self.layer(hidden, 6)
+        torch._dynamo.graph_break()
+        return self.layer(hidden, 7)
 
 
-def _program(at: Place, forward) -> Step:
+def _program(at: Place, layers: _Layers) -> Step:
     n = at.size(1536, 16)
-    x, weights = at.randn(n, n), [at.weight(n, n) for _ in range(5)]
-    compiled = torch.compile(forward, backend="inductor" if at.gpu else "eager")
+    x = at.randn(n, n)
+    compiled = torch.compile(layers, mode="reduce-overhead") if at.gpu else torch.compile(layers, backend="eager")
 
     def step() -> None:
         with torch.no_grad():
-            for _ in range(8):
-                compiled(x, weights)
+            for _ in range(_CALLS):
+                compiled(x)
 
     return step
 
 
 def before(at: Place) -> Step:
-    return _program(at, _broken)
+    return _program(at, _Broken(at))
 
 
 def after(at: Place) -> Step:
-    return _program(at, _whole)
+    return _program(at, _Whole(at))

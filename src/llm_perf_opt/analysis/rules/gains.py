@@ -148,9 +148,20 @@ def above_peak(of: Evaluated, rows: Bools, guess: tuple[float, float, float], dt
 
 
 def found_in_kernels(
-    of: Evaluated, rule: str, rows: Bools, gain: Gain, *, kind: str = "kernels", least: float = LEAST, **words: str
+    of: Evaluated,
+    rule: str,
+    rows: Bools,
+    gain: Gain,
+    *,
+    kind: str = "kernels",
+    least: float = LEAST,
+    waiting: float = 0.0,
+    **words: str,
 ) -> Iterator[Found]:
-    """The finding of a rule about the kernels of some rows, where it is worth a word; they are taken then."""
+    """The finding of a rule about the kernels of some rows, where it is worth a word; they are taken then.
+
+    `waiting`: ns of idle time that have the same cause, and are part of `gain`.
+    """
     scale, launched = overlap_scale(of.split), of.launched
     if gain.likely * scale < least * of.light.now.of("ns"):
         return
@@ -164,7 +175,7 @@ def found_in_kernels(
     yield Found(
         rule,
         kind,
-        nanoseconds(launched.time(rows)),
+        nanoseconds(launched.time(rows) + waiting),
         nanoseconds(gain.likely * scale),
         family="+".join(families),
         words={"families": family_names(families), **words},

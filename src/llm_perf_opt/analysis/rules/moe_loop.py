@@ -35,7 +35,7 @@ def _find(of: Evaluated) -> Iterator[Found]:
     idle = of.free.take_idle(_CAUSES, of.light.waiting_ns)
     around = launched.time(rows & ~product)
     gain = Gain(products.likely + 0.7 * around + idle, 0.6 * (around + idle), products.high + around + idle)
-    yield from found_in_kernels(of, "moe.loop", rows, gain, experts=f"{experts:.0f}")
+    yield from found_in_kernels(of, "moe.loop", rows, gain, waiting=idle, experts=f"{experts:.0f}")
 
 
 def _called(selects: Bools, product: Bools, puts: Bools) -> tuple[Bools, int]:
@@ -66,7 +66,7 @@ RULE = Rule(
     costs="Each expert selects its tokens (the host waits to know how many), multiplies a few rows, and puts them back.",
     seen="Eight times or more in a step, within 40 launches: rows selected (nonzero, where, index), a product, rows put back (index_add_, index_put_).",
     words=Words(
-        because="{experts} experts are called one behind the other, {time} of {now} in their kernels",
+        because="{experts} experts are called one behind the other, {time} of {now} in their kernels and in waiting between them",
         action="sort tokens by expert and multiply all experts at once (torch.nn.functional.grouped_mm, a fused MoE kernel)",
     ),
     find=_find,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from llm_perf_opt.analysis.rules.gains import Gain, found_in_kernels, unclaimed
@@ -31,19 +32,25 @@ _FORWARD = frozenset(
     ]
 )
 _FEWEST = 2  # different operators: one alone may be of a gradient that somebody wrote
+# PyTorch's own gradients end in a number. None calls an operator of a forward pass: what it saved is computed again.
+_OWN = re.compile(r"[A-Za-z]\w*Backward\d+$")
 
 
 def _find(of: Evaluated) -> Iterator[Found]:
     launched = of.launched
-    again = {name for kind in launched.kinds for name in _repeated(kind)}
     first = {name for kind in launched.kinds if not _is_backward(kind) for name in kind.operators}
-    if len(again & first) >= _FEWEST:
+    again = {name for kind in launched.kinds for name in _repeated(kind)} & first
+    if len(again) >= _FEWEST or any(_repeated(kind) & first and _in_own(kind) for kind in launched.kinds):
         rows = unclaimed(of, lambda kind: bool(_repeated(kind)))
         yield from found_in_kernels(of, "recompute", rows, Gain.certain(launched.time(rows), 0.15))
 
 
 def _is_backward(kind: LaunchKind) -> bool:
     return bool(kind.operators) and kind.operators[0].startswith(_BACKWARD)
+
+
+def _in_own(kind: LaunchKind) -> bool:
+    return any(_OWN.fullmatch(name) for name in kind.operators)
 
 
 def _repeated(kind: LaunchKind) -> set[str]:
@@ -54,7 +61,7 @@ RULE = Rule(
     id="recompute",
     title="Activations are computed twice",
     costs="Checkpointing saves memory by doing the forward pass of a block again in backward: a third more work.",
-    seen="Operators of the forward pass (linear, activations, normalisation, attention) that run inside autograd's backward, and also before it.",
+    seen="Operators of the forward pass (linear, activations, normalisation, attention) that run inside autograd's backward, and also before it: two different ones, or one inside a gradient of PyTorch's own.",
     words=Words(
         because="{families}, {time} of {now}, repeat the forward pass in backward",
         action="checkpoint less where memory allows (fewer blocks, or selective: torch.utils.checkpoint with create_selective_checkpoint_contexts)",

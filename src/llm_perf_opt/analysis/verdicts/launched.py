@@ -55,6 +55,14 @@ class HostOperator:
     time_ns: int
 
 
+@define(frozen=True, eq=False)
+class HostGaps:
+    """How long the host took from launch to launch, within instances."""
+
+    ns: Int64s  # before each row, since the launch of anything
+    total_ns: int  # of all launches, those of copies among them
+
+
 @define(eq=False)
 class Launched:
     """Kernels of the steady instances of a region."""
@@ -68,6 +76,7 @@ class Launched:
     scale: float = 1.0  # of all launches of the region, what these stand for
     on_host: Sequence[HostOperator] = ()
     annotations: dict[str, int] = field(factory=dict)  # names of all operators while it ran -> calls
+    host_gaps: HostGaps | None = None  # None where there are no operators, or no order
 
     @staticmethod
     def of_sums(launches: Launches) -> Launched:
@@ -180,6 +189,7 @@ class LaunchTable:
             scale=float(whole / time.sum()) if time.sum() else 1.0,
             on_host=on_host,
             annotations=annotations,
+            host_gaps=self._host_gaps(kernels.host_time[chosen], np.sort(windows[0])) if annotations else None,
         )
 
     def _last(self, members: Int64s, starts: Int64s) -> Int64s:
@@ -204,6 +214,19 @@ class LaunchTable:
         for part in parts:
             mine[part] = True
         return np.flatnonzero(mine)  # kernels are numbered as they began
+
+    def _host_gaps(self, launched: Int64s, starts: Int64s) -> HostGaps:
+        """`launched`: kernels in their order. `starts`: of the instances that they are in."""
+        instance = np.searchsorted(starts, launched, side="right") - 1
+        since_start = np.where(instance >= 0, launched - starts[instance], 0)
+        before = np.searchsorted(self._launch_times, launched) - 1
+        since_any = np.where(before >= 0, launched - self._launch_times[before], since_start)
+        since_kernel = np.diff(launched, prepend=launched[:1])
+        known = (launched != UNKNOWN) & (since_kernel >= 0)
+        # Kernels of a graph are launched at once: its first has the gap.
+        again = np.append(False, since_kernel[1:] == 0)
+        gaps = np.where(known & ~again, np.clip(since_any, 0, since_start), 0)
+        return HostGaps(gaps, int(np.where(known, np.minimum(since_kernel, since_start), 0).sum()))
 
     def _kind(self, path: int, name: int) -> LaunchKind:
         kind = self._kinds.get((path, name))
