@@ -46,6 +46,7 @@ MEASURES: dict[str, tuple[str, ...]] = {
     "load": _READING,
     "models-h200": ("workloads", "dnn_models", "static_analysis", "stage1", "runners", *_CAPTURING),
     "profile-decoder-h200": _CAPTURING,
+    "ranks-h200": ("inject", "capture", *_READING),
     "report-speed": _READING,
     "rules-h200": (*_READING, "metrics"),
     "safe-hands": ("files.py", "rundir", "report", "api"),
