@@ -261,7 +261,7 @@ def test_how_good_comparing_is_is_the_measured_one() -> None:
         f"({noise['one_run_alarms_of_1000']} in 1,000)",
         f"was found in {noise['found_of_100']} of 100",
         f"took {cost['cpu_s']:.2f} times the processor time and {cost['peak_mb']:.2f} times the memory of one report",
-        f"one run a side {pairs['one_run_alarms']} in {pairs['one_run_pairs']}, so",
+        f"one run a side {pairs['one_run_alarms']} in {pairs['one_run_pairs']} (",
         f"were found in {pairs['slower_found']} of {len(pairs['slower'])}.",
     ):
         assert text in page, text
