@@ -177,6 +177,24 @@ def test_a_gpu_that_others_use_is_told(ocr: NCUProfileRegionReport) -> None:
     assert decode.inclusive.metrics[READ].source == "extrapolated"
 
 
+def test_each_rank_has_the_bytes_of_its_own_gpu() -> None:
+    """Two recordings whose GPUs have one number: the second one moved twice as much."""
+    first = read_recording(OCR, launch_config=True)
+    assert isinstance(first, Timeline)
+    ((device, traffic),) = first.traffic.items()
+    more = {name: 2 * values for name, values in traffic.bytes.items()}
+    second = evolve(first, source="second", traffic={device: Traffic(traffic.start, more)})
+    counters = read_recording(RECORDINGS / "profile-2025.3.1-h200-ocr.ncu-rep.xz")
+    told = build_report([first, second, counters], ReportOptions(verdicts=False))
+    assert told.main_scope is not None
+    decode = next(r for r in told.main_scope.regions if r.name == "decode").inclusive.metrics[READ]
+    alone = build_report([first, counters], ReportOptions(verdicts=False)).main_scope
+    assert alone is not None
+    once = next(r for r in alone.regions if r.name == "decode").inclusive.metrics[READ]
+    assert (decode.source, once.source) == (SOURCE, SOURCE)
+    assert decode.value == pytest.approx(3 * once.value)
+
+
 def test_a_region_is_not_measured_while_samples_were_lost_or_were_not_taken() -> None:
     lost = traffic_of(1, 1, 1, 1, 1, 1, 1, 1)
     lost = Traffic(lost.start + np.array([0, 0, 0, 50, 50, 50, 50, 50]), lost.bytes)

@@ -10,7 +10,8 @@ the region is not said to be measured.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 from attrs import Factory, define, field
@@ -20,7 +21,7 @@ from llm_perf_opt.regions.attribution import Attribution
 from llm_perf_opt.regions.columns import Bools, Int64s, Timeline
 from llm_perf_opt.regions.rollup import Selection
 from llm_perf_opt.regions.table import ROOT, RegionTable
-from llm_perf_opt.regions.traffic import Traffic
+from llm_perf_opt.regions.traffic import SampledGpu, Traffic
 
 # Beyond this share of the bytes that may be the neighbours', counters of the region's own kernels tell more.
 MOST_UNCERTAIN = 0.025
@@ -28,6 +29,7 @@ _ALWAYS = 2**62  # ns: before and after all work
 _AROUND_NS = 50_000_000  # where to look for intervals without work, where a region has none
 
 Floats = NDArray[np.float64]
+Ints = NDArray[np.integer[Any]]
 
 
 @define
@@ -49,9 +51,7 @@ def moved_in_regions(
     found: dict[int, dict[str, Moved]] = {}
     unknown: set[int] = set()  # regions with work that nobody sampled
     pieces = _Pieces.of(timeline, attribution, selection)
-    for device in np.unique(pieces.device).tolist():
-        here = pieces.on(device)
-        traffic = timeline.traffic.get(device)
+    for here, traffic in pieces.by_gpu(timeline.sampled_gpus):
         idle = None if traffic is None else _Idle.of(traffic, here.start, here.over)
         for region, members in here.by_region(attribution.table):
             if not wanted[region] or region in unknown:
@@ -71,8 +71,9 @@ def moved_by_others(timeline: Timeline) -> dict[int, float]:
     The driver, too, moves much at times: when it clears memory. That is no steady stream.
     """
     found: dict[int, float] = {}
-    for device, traffic in timeline.traffic.items():
-        works = [(work, work.device == device) for work in timeline.work]
+    for gpu in timeline.sampled_gpus:
+        device, traffic = gpu.device, gpu.traffic
+        works = [(work, _is_on(gpu, work.device, work.process)) for work in timeline.work]
         start, end = (np.concatenate([getattr(work, side)[on] for work, on in works]) for side in ("start", "end"))
         if not len(start):
             continue
@@ -95,6 +96,11 @@ def _idle_intervals(traffic: Traffic, start: Int64s, over: Int64s) -> Bools:
     last = np.searchsorted(start, traffic.start + traffic.step) - 1  # that began before the interval ended
     idle: Bools = (last < 0) | (over[np.maximum(last, 0)] <= traffic.start - traffic.step)
     return idle
+
+
+def _is_on(gpu: SampledGpu, device: Ints, process: Ints) -> Bools:
+    there: Bools = (device == gpu.device) & (process >= gpu.first_process) & (process < gpu.end_process)
+    return there
 
 
 @define(eq=False)
@@ -133,6 +139,7 @@ class _Pieces:
     start: Int64s
     end: Int64s
     device: Int64s
+    process: Int64s
     by_domain: list[Int64s]
     start_end: dict[int, Int64s] = Factory(dict)
     over: Int64s = field(init=False)  # when each, and all that began before it, had ended
@@ -144,9 +151,9 @@ class _Pieces:
     def of(timeline: Timeline, attribution: Attribution, selection: Selection) -> _Pieces:
         chosen_of = (selection.kernels, selection.copies, selection.graphs)
         parts = list(zip(timeline.work, attribution.memberships, chosen_of, strict=True))
-        start, end, device = (
+        start, end, device, process = (
             np.concatenate([getattr(work, field).astype(np.int64) for work, _, _ in parts])
-            for field in ("start", "end", "device")
+            for field in ("start", "end", "device", "process")
         )
         order = np.argsort(start, kind="stable")
         place = np.empty(len(order), dtype=np.int64)
@@ -163,16 +170,27 @@ class _Pieces:
                 start_end.setdefault(region, []).append(place[before + inside])
             before += len(work)
         joined = {region: np.sort(np.concatenate(members)) for region, members in start_end.items()}
-        return _Pieces(start[order], end[order], device[order], by_domain, joined)
+        return _Pieces(start[order], end[order], device[order], process[order], by_domain, joined)
 
-    def on(self, device: int) -> _Pieces:
-        there = self.device == device
+    def by_gpu(self, gpus: Sequence[SampledGpu]) -> Iterator[tuple[_Pieces, Traffic | None]]:
+        """Those of each sampled GPU; at last those of all others."""
+        elsewhere = np.ones(len(self.start), dtype=np.bool_)
+        for gpu in gpus:
+            there = _is_on(gpu, self.device, self.process)
+            if there.any():
+                yield self._only(there), gpu.traffic
+            elsewhere &= ~there
+        if elsewhere.any():
+            yield self._only(elsewhere), None
+
+    def _only(self, there: Bools) -> _Pieces:
         if there.all():
             return self
         place = np.cumsum(there) - 1
         start_end = {region: place[members[there[members]]] for region, members in self.start_end.items()}
         by_domain = [regions[there] for regions in self.by_domain]
-        return _Pieces(self.start[there], self.end[there], self.device[there], by_domain, start_end)
+        start, end, device, process = (column[there] for column in (self.start, self.end, self.device, self.process))
+        return _Pieces(start, end, device, process, by_domain, start_end)
 
     def by_region(self, table: RegionTable) -> Iterator[tuple[int, Int64s]]:
         """Every region with pieces of its own or below it, and all of those, in order."""

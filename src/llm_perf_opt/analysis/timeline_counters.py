@@ -124,7 +124,7 @@ class TimelineCounters:
                     found[number] = metrics
         if self._join.wholes:
             self._add_up_parts(found, rolled)
-        if self.timeline.traffic:
+        if self.timeline.sampled_gpus:
             self._fit_to_traffic(found, part, rolled)
         return found
 

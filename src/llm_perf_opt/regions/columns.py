@@ -18,7 +18,7 @@ from llm_perf_opt.diagnosis import Diagnosis
 from llm_perf_opt.metrics.catalogue import TIME
 from llm_perf_opt.regions.collective_messages import Messages
 from llm_perf_opt.regions.gpu_samples import GpuSamples
-from llm_perf_opt.regions.traffic import Traffic
+from llm_perf_opt.regions.traffic import SampledGpu, Traffic
 
 Int64s = NDArray[np.int64]
 Int32s = NDArray[np.int32]
@@ -275,6 +275,7 @@ class Timeline:
     diagnostics: list[Diagnosis] = Factory(list)
     gpu_facts: dict[int, dict[str, Any]] = Factory(dict)  # device id -> attributes, as `metrics.hardware` names them
     traffic: dict[int, Traffic] = Factory(dict)  # device id -> what it moved; empty where nsys did not sample that
+    traffic_of_parts: list[SampledGpu] = Factory(list)  # the same of several recordings as one
     only_once: OnlyOnce = field(factory=OnlyOnce.empty)
     messages: Messages = field(factory=Messages.empty)  # of collectives; none where the recording does not say
     gpus: list[GpuSamples] = Factory(list)  # of a program that was measured by itself; those it used
@@ -287,6 +288,11 @@ class Timeline:
     def work(self) -> tuple[Work, Work, Work]:
         """All that the GPU did: kernels, copies, whole graphs."""
         return self.kernels, self.copies, self.graphs
+
+    @property
+    def sampled_gpus(self) -> list[SampledGpu]:
+        own = [SampledGpu(device, 0, len(self.processes), traffic) for device, traffic in self.traffic.items()]
+        return own + self.traffic_of_parts
 
 
 @define

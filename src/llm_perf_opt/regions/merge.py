@@ -12,7 +12,6 @@ import numpy as np
 from attrs import evolve, fields
 from numpy.typing import NDArray
 
-from llm_perf_opt.diagnosis import Diagnosis, diagnose
 from llm_perf_opt.regions.collective_messages import Messages
 from llm_perf_opt.regions.columns import (
     UNKNOWN,
@@ -27,6 +26,7 @@ from llm_perf_opt.regions.columns import (
     Timeline,
     Work,
 )
+from llm_perf_opt.regions.traffic import SampledGpu
 
 _WORK_COLUMNS = ("start", "end", "process", "device", "name", "host_time", "thread", "graph_node")  # that all have
 _Shift = Callable[[NDArray[Any]], NDArray[Any]]
@@ -59,20 +59,25 @@ def merge_timelines(timelines: list[Timeline]) -> Timeline:
         calls=_joined([t.calls for t in shifted]),
         only_once=_joined([t.only_once for t in shifted]),
         messages=_joined([t.messages for t in shifted]),
+        traffic_of_parts=_traffic(timelines),
         devices={device: name for t in timelines for device, name in t.devices.items()},
         environment=first.environment,
-        diagnostics=[diagnosis for t in timelines for diagnosis in t.diagnostics] + _left_out(timelines),
+        diagnostics=[diagnosis for t in timelines for diagnosis in t.diagnostics],
         operators=sorted({name for t in timelines for name in t.operators}),
         engine_threads=[thread for t in shifted for thread in t.engine_threads],
         pools={name: pool for t in timelines for name, pool in t.pools.items()},
     )
 
 
-def _left_out(timelines: list[Timeline]) -> list[Diagnosis]:
-    """What several recordings together do not have."""
-    if not any(timeline.traffic for timeline in timelines):
-        return []
-    return [diagnose("TRAFFIC_NOT_READ.several")]
+def _traffic(timelines: list[Timeline]) -> list[SampledGpu]:
+    """Each GPU with the processes of its own recording."""
+    found, before = [], 0
+    for timeline in timelines:
+        for gpu in timeline.sampled_gpus:
+            first, end = before + gpu.first_process, before + gpu.end_process
+            found.append(evolve(gpu, first_process=first, end_process=end))
+        before += len(timeline.processes)
+    return found
 
 
 def _joined(parts: list[Columns]) -> Columns:

@@ -53,3 +53,13 @@ class Traffic:
         """Were all samples taken from one interval up to the begin of another?"""
         whole: Bools = self._lost[last] == self._lost[first]
         return whole
+
+
+@define(frozen=True, eq=False)
+class SampledGpu:
+    """What one GPU moved, and whose work on a device of that number ran there: GPUs of other ranks may be called alike."""
+
+    device: int
+    first_process: int  # of the timeline; up to, and without, `end_process`
+    end_process: int
+    traffic: Traffic
