@@ -164,11 +164,14 @@ def torchrun_on_two_nodes(case: Case) -> None:
     assert "rank 1: data takes" in case.told()
 
 
+class Skipped(Exception):
+    """A case that cannot be tried here."""
+
+
 def a_sweep(case: Case) -> None:
     """Each job of a sweep is one of Slurm, by submitit; compared at the end. This Slurm has no GPUs to give."""
     if find_spec("hydra_plugins.hydra_submitit_launcher") is None:
-        print("  (submitit is not installed: pip install 'llm-perf-opt[slurm]')")
-        return
+        raise Skipped("submitit is not installed: pip install 'llm-perf-opt[slurm]'")
     words = [sys.executable, "-m", "llm_perf_opt.runners.llm_profile_runner", "-m", "launch=slurm"]
     words += [
         "hydra.launcher.gres=null",
@@ -222,6 +225,8 @@ def run_cases(
         try:
             case(Case(place, environment, case.__name__))
             result = "ok"
+        except Skipped as reason:
+            result = f"skipped: {reason}"
         except (AssertionError, OSError, subprocess.SubprocessError) as error:
             result, failed = f"FAILED {error}", failed + 1
         print(f"{case.__name__:<22} {time.monotonic() - began:5.1f} s  {result}", flush=True)
@@ -248,7 +253,8 @@ def main() -> int:
             failed += run_cases(SLURM_CASES, asked.only, Path(place), environment)
     if asked.ray is not None and asked.only not in [case.__name__ for case in SLURM_CASES]:
         ports = iter(free_port, 0)
-        with tempfile.TemporaryDirectory(prefix="lp-") as place, ray(Path(place), asked.ray, ports) as environment:
+        python = asked.ray.absolute()  # programs start elsewhere; not resolved: the link is what makes the environment
+        with tempfile.TemporaryDirectory(prefix="lp-") as place, ray(Path(place), python, ports) as environment:
             failed += run_cases(RAY_CASES, asked.only, Path(place), environment)
     return int(bool(failed))
 
