@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
 
         check_program(request.command)
         check_load(request.serving)
-        settings = {k: v for k, v in vars(arguments).items() if k not in ("run", "verb", "command")}
+        settings = {k: v for k, v in vars(arguments).items() if k not in ("run", "verb", "command", "typed")}
         directory = RunDirectory.create(
             *(Path(request.out) if request.out else None, request.command, settings),
             recordings=False,

@@ -65,9 +65,12 @@ def notices(view: View) -> list[Notice]:
     found += [Notice("warning", visible(d.message, 600)) for d in report.diagnostics if d.code == "RANKS_DIFFER"]
     if reason := _doubt(view):
         found.append(Notice("warning", f"Low confidence: {reason}."))
-    warnings = sum(d.severity == "warning" for d in report.diagnostics)
-    if more := warnings + len(errors[_MOST_ERRORS:]):
-        found.append(Notice("warning", f"{counted(more, 'more note' if found else 'note')} about this recording"))
+    warnings = [d for d in report.diagnostics if d.severity == "warning"]
+    more = len(warnings) + len(errors[_MOST_ERRORS:])
+    if more == 1 and warnings:
+        found.append(Notice("warning", visible(warnings[0].message, 600)))
+    elif more:
+        found.append(Notice("warning", f"{counted(more, 'more note' if found else 'note')} about this recording:"))
     return found
 
 
