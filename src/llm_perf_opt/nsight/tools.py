@@ -171,13 +171,14 @@ def _find(
 
     on_path_says = "that on PATH does not run" if on_path else "PATH has none"
     looked = (
-        f"{variable} is not set, {on_path_says}, and nothing that runs is where NVIDIA's installers put it "
-        f"({', '.join(places)})"
+        f"{variable} is not set, {on_path_says}, and nothing that runs is in the {len(places)} places where NVIDIA's "
+        "installers put it"
     )
+    without = " Without any profiler: llm-perf measure -- CMD" if name == "nsys" else ""
     raise MissingTool(
         f"No usable {name} ({_PRODUCT[name]}) was found: {looked}." + "".join(f" {problem}" for problem in problems),
         f"Install it (it comes with the CUDA toolkit; from NVIDIA's package repository: apt install cuda-{_package(name)}-13-0 "
-        f"or the one of your CUDA version; or https://developer.nvidia.com/{_package(name)}), or set {variable}=/path/to/{name}. {TEXTS['ask_doctor']}",
+        f"or the one of your CUDA version; or https://developer.nvidia.com/{_package(name)}), or set {variable}=/path/to/{name}. {TEXTS['ask_doctor']}{without}",
     )
 
 

@@ -31,7 +31,7 @@ class Notice:
 def program_name(report: NCUProfileRegionReport) -> str:
     """The script or module that was run; of recordings without a run, the name of the first."""
     words = _run(report).get("workload")
-    if isinstance(words, list) and (name := _script([str(word) for word in words])):
+    if isinstance(words, list) and (name := script_name([str(word) for word in words])):
         return visible(name, 60)
     name = str(report.inputs[0].get("path", "")) if report.inputs else ""
     for ending in _ENDINGS:
@@ -97,7 +97,7 @@ def _run(report: NCUProfileRegionReport) -> dict[str, Any]:
     return run if isinstance(run, dict) else {}
 
 
-def _script(words: list[str]) -> str:
+def script_name(words: list[str]) -> str:
     """`generate.py` of `python -u src/generate.py --n 3`, the module of `python -m`, or else the first word."""
     for at, word in enumerate(words):
         if word == "-m" and at + 1 < len(words):
