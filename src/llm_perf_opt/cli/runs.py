@@ -14,9 +14,10 @@ from llm_perf_opt.json_output import print_json
 from llm_perf_opt.options import options_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
     from datetime import datetime
 
+    from llm_perf_opt.comparing.history import ProgramHistory
     from llm_perf_opt.rundir.compress import Packing
     from llm_perf_opt.rundir.inventory import Run
     from llm_perf_opt.rundir.prune import Decision, Removal
@@ -208,10 +209,24 @@ def _sweep(arguments: argparse.Namespace) -> int:
         return _print_json(**found.as_json(), files=[str(file) for file in written])
     for row in rows(found):
         print(_shown("  ".join(row), 400))
-    for sentence in found.sentences:
-        print(_shown(sentence, 400))
-    print(f"Written: {', '.join(map(str, written))}")
+    result = " ".join(f"{sentence}." for sentence in found.sentences) or "No two jobs can be compared."
+    best = next(iter(found.best.values()), None)
+    _print_end(arguments, written, result, f"llm-perf show {shlex.quote(str(folder / best))}" if best else "")
     return int(ExitCode.DONE)
+
+
+def _print_end(arguments: argparse.Namespace, written: Sequence[Path], result: str, following: str) -> None:
+    """As every verb that leaves a page."""
+    from llm_perf_opt.report.closing import print_closing
+
+    page = next((file for file in written if file.suffix == ".html"), None)
+    others = [file.name for file in written if file != page]
+    if arguments.quiet:
+        print(_shown(page or result, 400))
+        return
+    if others:
+        print(f"Written to {_shown(written[0].parent)}: {_shown(', '.join(others))}")
+    print_closing(result, page, following)
 
 
 def _history(arguments: argparse.Namespace) -> int:
@@ -239,9 +254,22 @@ def _history(arguments: argparse.Namespace) -> int:
         print(f"There are no runs with regions in {_shown(folder)}.")
     for run_, reason in failed:
         print(f"left out {_shown(run_)}: {_shown(reason, 400)}")
-    for file in written:
-        print(f"Written: {_shown(file)}")
+    if written:
+        _print_end(arguments, written, *_history_in_words(programs, folder))
     return int(ExitCode.DONE)
+
+
+def _history_in_words(programs: Sequence[ProgramHistory], folder: Path) -> tuple[str, str]:
+    """What changed last, and the command that says why."""
+    from llm_perf_opt.comparing.history_page import describe_change
+
+    changes = [(c, region, program) for program in programs for region in program.regions for c in region.changes]
+    if not changes:
+        return "No region of any program changed.", ""
+    change, region, program = max(changes, key=lambda found: found[2].runs.index(found[0].run))
+    at = program.runs.index(change.run)
+    before, after = (shlex.quote(str(folder / program.runs[number])) for number in (max(at - 1, 0), at))
+    return f"The last change: {region.key} {describe_change(change)}.", f"llm-perf compare {before} {after}"
 
 
 # -- prune -----------------------------------------------------------------------------------------
