@@ -74,3 +74,13 @@ def test_one_warning_is_said_itself_and_several_are_counted(trace: NCUProfileReg
     assert one.text == "Recording 0 has no kernels."
     (several,) = notices(view_of(evolve(trace, diagnostics=warnings)))
     assert several.text == "3 notes about this recording:"
+
+
+def test_tokens_a_second_are_a_plain_number_and_a_whole_recording_is_no_step() -> None:
+    assert identity(view_of(report("nsys-*-ranks.sqlite"))) == ["60.8 µs per token", "16,446 tokens/s"]
+    unmarked = view_of(report("names.sqlite"))
+    whole = [evolve(r, key="whole", range_kind="recording") for r in unmarked.stages[:1]]
+    shown = evolve(
+        unmarked, stages=whole, report=evolve(unmarked.report, answer=evolve(unmarked.report.answer, stage="whole"))
+    )
+    assert identity(shown) == []

@@ -285,8 +285,8 @@ def _counters(stages: list[Card]) -> list[tuple[NCUProfileRegion, list[Any]]]:
 def _no_counters(report: NCUProfileRegionReport) -> str:
     if any(i.get("kind", "").startswith("ncu") for i in report.inputs):
         return (
-            "There is no timeline to say how many launches each result stands for: record one with "
-            "nsys profile -t cuda,nvtx -s none -o OUT CMD and give it beside the counters."
+            "There is no timeline to say how many launches each result stands for. Record both with: "
+            "llm-perf profile -- CMD, or give a timeline of nsys beside the counters."
         )
     return (
         "No counters were recorded: times are complete, bytes and FLOPs are not known. "

@@ -10,8 +10,8 @@ from attrs import define
 from llm_perf_opt.analysis.verdicts.times import is_token_step
 from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport
 from llm_perf_opt.regions.names import visible
-from llm_perf_opt.report.stages import stage_time
-from llm_perf_opt.report.text import counted, duration, quantity
+from llm_perf_opt.report.stages import each_ns, rate, stage_time
+from llm_perf_opt.report.text import counted, duration
 from llm_perf_opt.report.view import View
 
 _ENDINGS = (".gz", ".xz", ".sqlite", ".nsys-rep", ".ncu-rep", ".json", ".csv")
@@ -132,7 +132,8 @@ def _speed(view: View) -> list[str]:
     if region is not None and tokens is not None:
         several = region.timing.steady.median_ns if region.timing and region.timing.steps else None
         each = several or 1e9 / tokens.now.of("token/s")
-        return [f"{duration(each)} per token", quantity(tokens.now.of("token/s"), "tokens/s")]
+        return [f"{duration(each)} per token", f"{rate(tokens.now.of('token/s'))} tokens/s"]
     stage = next((r for r in view.stages if r.key == view.report.answer.stage), None)
-    median = stage.timing.steady.median_ns if stage and stage.timing and stage.timing.steady.instances > 1 else None
-    return [f"{duration(median)} per {stage.name}"] if stage and median else []
+    if stage is None or stage.is_whole_recording or (median := each_ns(stage)) is None:
+        return []
+    return [f"{duration(median)} per {stage.name.strip('# ')}"]

@@ -75,6 +75,7 @@ def page_data(view: View, regions: list[NCUProfileRegion]) -> dict[str, Any]:
         "roofs": [_roofs(gpu) for gpu in report.hardware],
         "peaksUsed": peaks_used(regions),
         "stages": [place[key] for key in report.stages if key in place],
+        "whole": next((place[r.key] for r in regions if r.is_whole_recording and len(regions) > 1), _WHOLE),
         "main": place.get(report.answer.stage, _WHOLE),
         "strip": strip,
         "timing": timing_columns(regions),
@@ -323,8 +324,7 @@ def _why_no_strip(report: NCUProfileRegionReport) -> str:
         )
     if report.timeline_detail is None:
         return (
-            "Counters say nothing about when things ran. Record a timeline beside them: "
-            "nsys profile -t cuda,nvtx -s none -o OUT CMD"
+            "Counters say nothing about when things ran. Record a timeline and counters with: llm-perf profile -- CMD"
         )
     return "No GPU work was recorded inside the regions, so there is nothing to lay out in time."
 

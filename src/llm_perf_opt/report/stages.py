@@ -125,7 +125,8 @@ def _mean_kernel(region: NCUProfileRegion) -> float | None:
     return time / kernels if time and kernels else None
 
 
-def _each(region: NCUProfileRegion) -> float | None:
+def each_ns(region: NCUProfileRegion) -> float | None:
+    """What one steady instance takes, where there are several."""
     side = region.performance.gpu_side if region.performance else None
     if side is not None:  # the stage's time is the GPU's then, too
         return side.step_ns
@@ -163,7 +164,8 @@ def _tokens(which: str) -> Callable[[NCUProfileRegion], float | None]:
     return of_performance(lambda p: in_unit(getattr(p.tokens, which), "token/s") if p.tokens else None)
 
 
-def _rate(value: float) -> str:
+def rate(value: float) -> str:
+    """Tokens per second, without the unit."""
     return quantity(value, "") if value >= 1e6 else f"{value:,.0f}" if value >= 999.95 else f"{value:.4g}"
 
 
@@ -230,7 +232,7 @@ STAGE_COLUMNS: tuple[StageColumn, ...] = (
     Column("gpu_verdict", of_performance(_kernel_verdict), "its kernels", words=True),
     Column("instances", evaluated_instances, "inst.", count, "steady ones", from_width=130),
     Column("time_ns", stage_time, "time", duration, "of all steady instances", from_width=0),
-    Column("each_ns", _each, "median", duration, "of one steady instance", from_width=120),
+    Column("each_ns", each_ns, "median", duration, "of one steady instance", from_width=120),
     Column("warmup_ns", _warmup, "warm-up", duration, "what it took before the program was warm"),
     Column("gpu_busy", _gpu_busy, "GPU busy", percent, _BUSY, from_width=0),
     Column("kernels", evaluated_work, "kernels", work_count, from_width=98),
@@ -253,11 +255,11 @@ STAGE_COLUMNS: tuple[StageColumn, ...] = (
         "tokens_per_s",
         _tokens("now"),
         "tokens/s",
-        _rate,
+        rate,
         detail=lambda r: r.performance.tokens.source if r.performance and r.performance.tokens else "",
         from_width=110,
     ),
-    Column("tokens_at_limit", _tokens("limit"), "tokens/s at the limit", _rate, from_width=160),
+    Column("tokens_at_limit", _tokens("limit"), "tokens/s at the limit", rate, from_width=160),
     Column("now_ns", _light(lambda light: light.now), "now", duration, where=LIMITS),
     Column("roofs_ns", _light(lambda light: light.limit), "= at the roofs", duration, where=LIMITS),
     Column("above_ns", _light(lambda light: light.above_roof), "+ kernels above", duration, where=LIMITS),
@@ -270,7 +272,7 @@ STAGE_COLUMNS: tuple[StageColumn, ...] = (
         percent,
         where=LIMITS,
     ),
-    Column("tokens_gpu_only", _tokens("gpu_only"), "tokens/s without waiting", _rate, where=LIMITS),
+    Column("tokens_gpu_only", _tokens("gpu_only"), "tokens/s without waiting", rate, where=LIMITS),
 )
 
 
