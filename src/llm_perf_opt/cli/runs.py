@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 HELP = "list the runs, look at one or at their history, remove old ones, pack large recordings"
 DESCRIPTION = """\
 Works on run directories below a folder (default: tmp/profile-output). prune and compress only say what they
-would do until --yes is given. Files that llm-perf did not write, links, and runs that still go on are left
-alone and named.
+would do until --yes is given. Files that llm-perf did not write, links, and runs in progress are left alone
+and named.
 """
 EXAMPLES = """\
 examples:
