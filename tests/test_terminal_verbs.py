@@ -225,6 +225,15 @@ def test_options_are_grouped_and_no_group_names_one_that_is_gone(capsys: pytest.
     assert shown.index("\n  --replay-mode ") > places[3]
 
 
+def test_the_few_options_of_runs_stand_together_with_an_example(capsys: pytest.CaptureFixture[str]) -> None:
+    """`--keep` of a server is another option than that of `prune`."""
+    with pytest.raises(SystemExit):
+        main(["runs", "prune", "--help"])
+    shown = capsys.readouterr().out
+    assert not any(f"\n{group}:" in shown for group in GROUPS)
+    assert "examples:\n  llm-perf runs prune --keep 10 --max-size 2GB\n" in shown
+
+
 @pytest.mark.process
 def test_a_forgotten_separator_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     main(["measure", "--out", "run", "true"])

@@ -64,13 +64,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             _compress,
         ),
     ):
-        sub = actions.add_parser(name, help=help_text, description=f"{help_text[0].upper()}{help_text[1:]}.")
+        sub = actions.add_parser(
+            name,
+            help=help_text,
+            description=f"{help_text[0].upper()}{help_text[1:]}.",
+            epilog="\n".join(["examples:", *(line for line in EXAMPLES.splitlines() if f" runs {name}" in line)]),
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
         # The verb has the option too; without SUPPRESS the default here would overwrite it.
         as_json = "print one JSON object instead of text"
         sub.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help=as_json)
         needed = "a run directory" if name == "show" else "the folder of a sweep"
         sub.add_argument("folder", nargs=nargs, metavar=metavar, help=_FOLDER if nargs else needed)
-        add_options(sub, options_of(f"runs {name}"))
+        add_options(sub, options_of(f"runs {name}"), grouped=False)
         sub.set_defaults(action_run=run_it)
 
 

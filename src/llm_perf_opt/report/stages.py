@@ -236,7 +236,7 @@ STAGE_COLUMNS: tuple[StageColumn, ...] = (
     Column("warmup_ns", _warmup, "warm-up", duration, "what it took before the program was warm"),
     Column("gpu_busy", _gpu_busy, "GPU busy", percent, _BUSY, from_width=0),
     Column("kernels", evaluated_work, "kernels", work_count, from_width=98),
-    Column("mean_kernel_ns", _mean_kernel, "each", duration, hint="how long a launch takes on average"),
+    Column("mean_kernel_ns", _mean_kernel, "mean kernel", duration, hint="how long a launch takes on average"),
     _used_column("mfu", "MFU", _FLOPS, busy=False, width=76),
     _used_column("mfu", "MFU", _FLOPS, busy=True),
     _used_column("mbu", "bandwidth", _BYTES, busy=False, width=88),
