@@ -169,6 +169,8 @@ def test_a_run_that_failed_leads_to_its_output_or_goes_on_where_it_stopped(tmp_p
     ours, theirs = (Diagnosis(code, "error", "It failed.", "") for code in ("DISK_FULL", "WORKLOAD_FAILED"))
     profile, measure = ["llm-perf", "profile", "--", "a.py"], ["llm-perf", "measure", "--", "a.py"]
     assert after_failure([ours], profile, tmp_path) == f"llm-perf profile --resume {tmp_path}"
+    unmarked = Diagnosis("NOTHING_TIMED", "error", "It opened no range.", "Add: --annotate stages")
+    assert after_failure([unmarked], measure, tmp_path) == "Add: --annotate stages"
     for diagnostics, command in (([theirs], profile), ([ours], measure)):
         assert after_failure(diagnostics, command, tmp_path) == f"less {tmp_path}/measure/workload.log"
 

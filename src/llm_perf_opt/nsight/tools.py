@@ -170,9 +170,11 @@ def _find(
     from llm_perf_opt.nsight.messages import TEXTS
 
     on_path_says = "that on PATH does not run" if on_path else "PATH has none"
+    # A dozen patterns would bury what to do: the folders they begin with.
+    below = dict.fromkeys("/".join(place.split("/")[: 4 if place.startswith("/usr/local/") else 3]) for place in places)
     looked = (
-        f"{variable} is not set, {on_path_says}, and nothing that runs is in the {len(places)} places where NVIDIA's "
-        "installers put it"
+        f"{variable} is not set, {on_path_says}, and nothing that runs is where NVIDIA's installers put it "
+        f"(below {', '.join(f'{folder}/' for folder in below)})"
     )
     without = " Without any profiler: llm-perf measure -- CMD" if name == "nsys" else ""
     raise MissingTool(

@@ -74,7 +74,10 @@ def print_failure(diagnostics: Sequence[Diagnosis], command: object, out: Path) 
 
 def after_failure(diagnostics: Sequence[Diagnosis], command: object, out: Path) -> str:
     """What the program printed, where it failed; else the run again, from where it failed. `command`: what was typed."""
-    first = next((note.code for note in diagnostics if note.severity == "error"), "")
+    error = next((note for note in diagnostics if note.severity == "error"), None)
+    first = error.code if error else ""
+    if error and first == "NOTHING_TIMED":  # its output says nothing of that
+        return error.fix
     if not first.startswith(_OF_THE_PROGRAM) and isinstance(command, list) and command[1:2] == ["profile"]:
         return f"llm-perf profile --resume {shlex.quote(str(out))}"
     log = next((out / name for name in _LOGS if (out / name).is_file()), None)
