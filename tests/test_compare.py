@@ -160,7 +160,7 @@ def test_waiting_that_changed_is_told_by_what_the_host_did(base: Side) -> None:
     found = compare(open_side(recording("nsys*-decoder-8layers.sqlite"), quiet=True), base)
     first = found.region(STEP).causes[0]
     assert first.kind == "idle"
-    assert first.what == "the GPU waits less before attention, which is planned anew"
+    assert first.what == "the GPU waits less while the host plans attention"
     assert first.delta_ns == pytest.approx(found.region(STEP).delta_ns, rel=0.05)
     assert adds_up(found)
 

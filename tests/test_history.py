@@ -85,7 +85,13 @@ def test_a_folder_of_runs_is_told_and_drawn(tmp_path: Path, capsys: pytest.Captu
     (tmp_path / "runs" / "other").mkdir()
     out = tmp_path / "out"
     assert main(["runs", "history", str(tmp_path / "runs"), "--out", str(out)]) == 0
-    assert "step +25 % (4 ms → 5 ms) since r4" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "step +25 % (4 ms → 5 ms) since r4" in shown
+    assert shown.splitlines()[-3:] == [
+        "Result: The last change: step +25 % (4 ms → 5 ms) since r4.",
+        f"Page: {out / 'history.html'}",
+        f"Next: llm-perf compare {tmp_path / 'runs' / 'r3'} {tmp_path / 'runs' / 'r4'}",
+    ]
     content = json.loads((out / "history.json").read_text(encoding="utf-8"))
     (step,) = [region for region in content["programs"][0]["regions"] if region["key"] == "step"]
     assert [change["run"] for change in step["changes"]] == ["r4"]

@@ -20,15 +20,19 @@ from conftest import report as build
 from llm_perf_opt import load
 from llm_perf_opt.analysis.timeline_detail import MOST_IN_WINDOW, MOST_LAUNCHES, timeline_detail
 from llm_perf_opt.cli.main import main
+from llm_perf_opt.metrics.quantity import nanoseconds
 from llm_perf_opt.regions.attribution import attribute
 from llm_perf_opt.regions.columns import Timeline
 from llm_perf_opt.regions.detail import COPY, KERNEL, NO_LAUNCH, TREND_LEVELS, TimelineDetail
 from llm_perf_opt.regions.instances import find_instances
 from llm_perf_opt.regions.model import NCUProfileRegionReport
 from llm_perf_opt.regions.names import visible
-from llm_perf_opt.report.html import render_html, script_json
+from llm_perf_opt.report.cards import cards
+from llm_perf_opt.report.html import _coded, render_html, script_json
+from llm_perf_opt.report.line_rows import line_tables, measured_columns
 from llm_perf_opt.report.palette import family_colours
-from llm_perf_opt.report.stages import stage_regions
+from llm_perf_opt.report.provenance import provenance
+from llm_perf_opt.report.stages import stage_regions, time_parts
 from llm_perf_opt.report.view import view_of
 from llm_perf_opt.rundir.scrub.private import Private
 from performance import evaluate
@@ -375,3 +379,49 @@ def test_the_page_begins_with_stage_cause_and_what_to_do() -> None:
     cells = re.findall(r'<td class="text[^"]*">(.*?)</td>', row, re.DOTALL)
     assert cells[1].startswith("Capture the step")
     assert cells[2].startswith("The GPU waits 114 ms of 125 ms for launches")
+
+
+# -- what a card says, and what it leaves out --------------------------------------------------------
+
+
+def test_copies_without_a_kernel_say_nothing_of_the_memory() -> None:
+    """`update` of a server copies 5 kB and launches nothing: "0.0 %" would be a number nobody counted."""
+    view = view_of(report("serving-*.sqlite"))
+    (update,) = [
+        card for card in cards(view, {r.key: n for n, r in enumerate(view.regions)}) if card.region.name == "update"
+    ]
+    told = {fact.name: fact.text for fact in update.facts}
+    assert told["bandwidth"] == told["MFU"] == told["at the limit"] == "not measured: no kernels"
+    assert "bandwidth, busy" not in told
+
+
+def test_collectives_beside_no_other_work_are_a_part_of_their_own() -> None:
+    (region, *_) = view_of(evaluate(report(*DECODER))).stages
+    assert region.performance
+    before = {kind: time for kind, _, time in time_parts(region)}
+    time = evolve(region.performance.time, exposed_collectives=nanoseconds(1e6))
+    after = {
+        kind: time for kind, _, time in time_parts(evolve(region, performance=evolve(region.performance, time=time)))
+    }
+    assert after["collectives"] == 1e6
+    assert sum(after.values()) == pytest.approx(sum(before.values()))
+
+
+def test_a_table_by_line_has_no_column_without_a_value() -> None:
+    view = view_of(report("lines-*-train.sqlite"))
+    ((_, _, rows),) = line_tables(view, 5)
+    head, cells = measured_columns(rows)
+    assert head == ["launches", "time", "share", "GPU idle"]
+    assert all(len(row) == 4 for row in cells)
+
+
+def test_of_the_settings_only_those_that_were_chosen_are_shown() -> None:
+    chosen = {"launches": 5, "concurrency": 8, "url": "http://127.0.0.1:8000", "annotate_depth": 3}
+    run = {"command": ["llm-perf", "profile", "--launches", "5", "--", "a.py"], "settings": chosen}
+    (card, *_) = provenance(evolve(report("threads.sqlite"), environment={"run": run}))
+    assert card.facts == [("launches", "5")]
+
+
+def test_what_stands_between_backquotes_is_code() -> None:
+    assert _coded("Use `<a>`, or `b`.") == "Use <code>&lt;a&gt;</code>, or <code>b</code>."
+    assert _coded("one ` alone") == "one ` alone"

@@ -66,3 +66,21 @@ def test_a_run_that_failed_says_so_before_any_number(trace: NCUProfileRegionRepo
 def test_a_date_is_one_that_people_read() -> None:
     assert date_words("2026-11-06T01:02:03+02:00") == "5 November 2026, 23:02 UTC"
     assert date_words("<yesterday>") == "<yesterday>"
+
+
+def test_one_warning_is_said_itself_and_several_are_counted(trace: NCUProfileRegionReport) -> None:
+    warnings = [Diagnosis("NO_KERNELS", "warning", f"Recording {n} has no kernels.", "") for n in range(3)]
+    (one,) = notices(view_of(evolve(trace, diagnostics=warnings[:1])))
+    assert one.text == "Recording 0 has no kernels."
+    (several,) = notices(view_of(evolve(trace, diagnostics=warnings)))
+    assert several.text == "3 notes about this recording:"
+
+
+def test_tokens_a_second_are_a_plain_number_and_a_whole_recording_is_no_step() -> None:
+    assert identity(view_of(report("nsys-*-ranks.sqlite"))) == ["60.8 µs per token", "16,446 tokens/s"]
+    unmarked = view_of(report("names.sqlite"))
+    whole = [evolve(r, key="whole", range_kind="recording") for r in unmarked.stages[:1]]
+    shown = evolve(
+        unmarked, stages=whole, report=evolve(unmarked.report, answer=evolve(unmarked.report.answer, stage="whole"))
+    )
+    assert identity(shown) == []

@@ -14,10 +14,11 @@ from conftest import recording, report
 from llm_perf_opt.agents.questions import Questions
 from llm_perf_opt.agents.workspace import Workspace
 from llm_perf_opt.cli.main import build_parser, main
+from llm_perf_opt.diagnosis import Diagnosis
 from llm_perf_opt.options.declared import OPTIONS
 from llm_perf_opt.options.help_groups import GROUPS, grouped_flags
 from llm_perf_opt.regions.names import UNSAFE
-from llm_perf_opt.report.closing import next_of
+from llm_perf_opt.report.closing import after_failure, next_of
 from llm_perf_opt.report.headline import read_headline
 from llm_perf_opt.report.write import write_report
 from llm_perf_opt.runners.requests import stage1_command
@@ -111,6 +112,9 @@ def test_what_has_no_page_says_how_to_get_one(desk: Path, capsys: pytest.Capture
     assert "llm-perf report run" in capsys.readouterr().err
     assert main(["open"]) == 2
     assert "There are no runs" in capsys.readouterr().err
+    (desk / "run" / "report.html").touch()
+    assert main(["open"]) == 2
+    assert capsys.readouterr().err.strip().endswith("llm-perf open run")  # such as `llm-perf demo` leaves
 
 
 # -- how verbs end -----------------------------------------------------------------------------------
@@ -159,6 +163,26 @@ def test_what_comes_after_a_server_keeps_its_load() -> None:
     )
 
 
+def test_a_run_that_failed_leads_to_its_output_or_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    (tmp_path / "measure").mkdir()
+    (tmp_path / "measure" / "workload.log").touch()
+    ours, theirs = (Diagnosis(code, "error", "It failed.", "") for code in ("DISK_FULL", "WORKLOAD_FAILED"))
+    profile, measure = ["llm-perf", "profile", "--", "a.py"], ["llm-perf", "measure", "--", "a.py"]
+    assert after_failure([ours], profile, tmp_path) == f"llm-perf profile --resume {tmp_path}"
+    unmarked = Diagnosis("NOTHING_TIMED", "error", "It opened no range.", "Add: --annotate stages")
+    assert after_failure([unmarked], measure, tmp_path) == "Add: --annotate stages"
+    for diagnostics, command in (([theirs], profile), ([ours], measure)):
+        assert after_failure(diagnostics, command, tmp_path) == f"less {tmp_path}/measure/workload.log"
+
+
+@pytest.mark.process
+def test_a_run_that_left_nothing_ends_with_the_three_sentences(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["measure", "--out", "run", "--", sys.executable, "-c", "raise SystemExit('no')"]) == 4
+    result, page, following = capsys.readouterr().out.strip().splitlines()[-3:]
+    assert result.startswith("Result: The program failed by itself")
+    assert (page, following) == ("Page: none was written", "Next: less run/measure/workload.log")
+
+
 def test_nobody_is_asked_to_type_how_a_runner_starts_its_model(tmp_path: Path) -> None:
     """It names a file that is gone when the run ends."""
     found = copy.deepcopy(report(TRAIN))
@@ -201,6 +225,15 @@ def test_options_are_grouped_and_no_group_names_one_that_is_gone(capsys: pytest.
     assert places == sorted(places)
     assert shown.index("--out DIR  ") < places[1]
     assert shown.index("\n  --replay-mode ") > places[3]
+
+
+def test_the_few_options_of_runs_stand_together_with_an_example(capsys: pytest.CaptureFixture[str]) -> None:
+    """`--keep` of a server is another option than that of `prune`."""
+    with pytest.raises(SystemExit):
+        main(["runs", "prune", "--help"])
+    shown = capsys.readouterr().out
+    assert not any(f"\n{group}:" in shown for group in GROUPS)
+    assert "examples:\n  llm-perf runs prune --keep 10 --max-size 2GB\n" in shown
 
 
 @pytest.mark.process

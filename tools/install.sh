@@ -6,6 +6,13 @@
 #   sh install.sh PYTHON     installs into the Python given, for example that of an environment of yours
 set -eu
 
+case "${1:-}" in
+    -h | --help)
+        sed -n '2,6s/^# \{0,1\}//p' "$0"
+        exit 0
+        ;;
+esac
+
 here=$(CDPATH= cd -- "$(dirname -- "$0")" && pwd)
 fits='import sys; sys.exit(sys.version_info[:2] != (@MAJOR@, @MINOR@))'
 

@@ -37,6 +37,7 @@ from llm_perf_opt.process.interrupts import STOPS, Interrupts
 from llm_perf_opt.process.supervise import InterruptedTwice, handling
 from llm_perf_opt.regions.columns import Timeline
 from llm_perf_opt.regions.model import NCUProfileRegionReport
+from llm_perf_opt.report.closing import print_failure
 from llm_perf_opt.report.renderers import FORMATS
 from llm_perf_opt.request import ProfileRequest
 from llm_perf_opt.rundir.directory import RunDirectory
@@ -297,6 +298,8 @@ class _Session:
                 run.note(diagnose("NO_REPORT", message=error.message, fix=error.fix))
             if self.showing.as_json:
                 _print_failure(directory, code)
+            elif not (self.showing.quiet or self.showing.silent) and code != ExitCode.INTERRUPTED:
+                print_failure(directory.manifest.diagnostics, directory.manifest.command, directory.path)
             return int(code)
         return int(code) or matched
 

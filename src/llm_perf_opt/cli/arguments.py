@@ -17,16 +17,16 @@ if TYPE_CHECKING:
     from llm_perf_opt.request import ProfileRequest
 
 
-def add_options(parser: argparse.ArgumentParser, options: Sequence[Option[Any]]) -> None:
-    """Give a parser its options, in the groups of its help."""
-    parser._optionals.title = COMMON  # where --help is
+def add_options(parser: argparse.ArgumentParser, options: Sequence[Option[Any]], *, grouped: bool = True) -> None:
+    """Give a parser its options, in the groups of its help; a few need no groups."""
+    parser._optionals.title = COMMON if grouped else "options"  # where --help is
     groups = {group.title: group for group in parser._action_groups}
     for title in GROUPS:
-        if any(group_of(option.flag) == title for option in options) and title not in groups:
+        if grouped and any(group_of(option.flag) == title for option in options) and title not in groups:
             groups[title] = parser.add_argument_group(title)
     either = parser.add_mutually_exclusive_group() if any(option.either for option in options) else parser
     for option in options:
-        place = either if option.either else groups[group_of(option.flag)]
+        place = either if option.either else groups[group_of(option.flag) if grouped else "options"]
         names = [name for name in (option.short, option.flag) if name]
         settings: dict[str, Any] = {"help": _help(option), "default": option.unset}
         if option.kind == "switch":

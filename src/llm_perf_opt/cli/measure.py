@@ -11,7 +11,7 @@ HELP = "time every range of a program from inside, with no profiler"
 DESCRIPTION = """\
 Runs CMD by itself, without Nsight Systems or Nsight Compute, and times every instance of every range from inside:
 NVTX ranges of its own, or those that --annotate puts into a PyTorch program. One that opens none runs a second time,
-with the stages of its models marked. Warm-up is told from steady instances.
+with the stages of its models marked. Warm-up and steady instances are kept apart.
 With a GPU, ranges are timed by CUDA events too; nothing waits for the GPU. Without one, the host clock is used.
 """
 EXAMPLES = """\
@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
 
         check_program(request.command)
         check_load(request.serving)
-        settings = {k: v for k, v in vars(arguments).items() if k not in ("run", "verb", "command")}
+        settings = {k: v for k, v in vars(arguments).items() if k not in ("run", "verb", "command", "typed")}
         directory = RunDirectory.create(
             *(Path(request.out) if request.out else None, request.command, settings),
             recordings=False,

@@ -10,11 +10,12 @@ from pathlib import Path
 
 from llm_perf_opt.errors import ExitCode, UserError
 from llm_perf_opt.json_output import print_json
+from llm_perf_opt.regions.names import printable
 
 HELP = "open the page of a run in the browser"
 DESCRIPTION = """\
-Opens the page of a run, of a comparison or of a trial: report.html, compare.html or try.html in the folder, or the file
-you name. Without RUN it is the newest run below tmp/profile-output. Where there is no browser, the path is printed.
+Opens the page of a run, a comparison, a trial, a sweep or a history: report.html, compare.html and so on in the folder, or
+the file you name. Without RUN it is the newest run below tmp/profile-output. Where there is no browser, the path is printed.
 A page from somebody else is a program for your browser: build it again from the recordings with llm-perf report.
 """
 EXAMPLES = """\
@@ -23,7 +24,7 @@ examples:
   llm-perf open tmp/profile-output/20250101-120000
   llm-perf open llm-perf-compare
 """
-_PAGES = ("report.html", "compare.html", "try.html", "history.html")
+_PAGES = ("report.html", "compare.html", "try.html", "sweep.html", "history.html")
 # Without one of these a browser would open inside the terminal, or not at all.
 _DISPLAYS = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
 
@@ -56,10 +57,20 @@ def run(arguments: argparse.Namespace) -> int:
 def _newest() -> Path:
     from llm_perf_opt.rundir.inventory import RUNS, take_inventory
 
-    runs = take_inventory(RUNS).runs
+    runs = [run.path for run in take_inventory(RUNS).runs]
     if not runs:
-        raise UserError(f"There are no runs in {RUNS}.", "Name a run: llm-perf open RUN")
-    return runs[0].path
+        raise UserError(f"There are no runs in {RUNS}.", f"Name a folder with a page: llm-perf open {_nearby()}")
+    newest = next((run for run in runs if any((run / name).is_file() for name in _PAGES)), runs[0])
+    if newest != runs[0]:
+        print(f"The newest run, {printable(str(runs[0]))}, left no page: this is one before it.", file=sys.stderr)
+    return newest
+
+
+def _nearby() -> str:
+    """The newest page in a folder of this one, such as `llm-perf demo` or `llm-perf report` leaves; else a placeholder."""
+    pages = [page for name in _PAGES for page in Path().glob(f"*/{name}") if page.is_file()]
+    newest = max(pages, key=lambda page: page.stat().st_mtime, default=None)
+    return shlex.quote(str(newest.parent)) if newest else "RUN"
 
 
 def _page(place: Path) -> Path:

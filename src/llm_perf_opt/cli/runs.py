@@ -14,9 +14,10 @@ from llm_perf_opt.json_output import print_json
 from llm_perf_opt.options import options_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
     from datetime import datetime
 
+    from llm_perf_opt.comparing.history import ProgramHistory
     from llm_perf_opt.rundir.compress import Packing
     from llm_perf_opt.rundir.inventory import Run
     from llm_perf_opt.rundir.prune import Decision, Removal
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
 HELP = "list the runs, look at one or at their history, remove old ones, pack large recordings"
 DESCRIPTION = """\
 Works on run directories below a folder (default: tmp/profile-output). prune and compress only say what they
-would do until --yes is given. Files that llm-perf did not write, links, and runs that still go on are left
-alone and named.
+would do until --yes is given. Files that llm-perf did not write, links, and runs in progress are left alone
+and named.
 """
 EXAMPLES = """\
 examples:
@@ -63,13 +64,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             _compress,
         ),
     ):
-        sub = actions.add_parser(name, help=help_text, description=f"{help_text[0].upper()}{help_text[1:]}.")
+        sub = actions.add_parser(
+            name,
+            help=help_text,
+            description=f"{help_text[0].upper()}{help_text[1:]}.",
+            epilog="\n".join(["examples:", *(line for line in EXAMPLES.splitlines() if f" runs {name}" in line)]),
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
         # The verb has the option too; without SUPPRESS the default here would overwrite it.
         as_json = "print one JSON object instead of text"
         sub.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help=as_json)
         needed = "a run directory" if name == "show" else "the folder of a sweep"
         sub.add_argument("folder", nargs=nargs, metavar=metavar, help=_FOLDER if nargs else needed)
-        add_options(sub, options_of(f"runs {name}"))
+        add_options(sub, options_of(f"runs {name}"), grouped=False)
         sub.set_defaults(action_run=run_it)
 
 
@@ -208,10 +215,24 @@ def _sweep(arguments: argparse.Namespace) -> int:
         return _print_json(**found.as_json(), files=[str(file) for file in written])
     for row in rows(found):
         print(_shown("  ".join(row), 400))
-    for sentence in found.sentences:
-        print(_shown(sentence, 400))
-    print(f"Written: {', '.join(map(str, written))}")
+    result = " ".join(f"{sentence}." for sentence in found.sentences) or "No two jobs can be compared."
+    best = next(iter(found.best.values()), None)
+    _print_end(arguments, written, result, f"llm-perf show {shlex.quote(str(folder / best))}" if best else "")
     return int(ExitCode.DONE)
+
+
+def _print_end(arguments: argparse.Namespace, written: Sequence[Path], result: str, following: str) -> None:
+    """As every verb that leaves a page."""
+    from llm_perf_opt.report.closing import print_closing
+
+    page = next((file for file in written if file.suffix == ".html"), None)
+    others = [file.name for file in written if file != page]
+    if arguments.quiet:
+        print(_shown(page or result, 400))
+        return
+    if others:
+        print(f"Written to {_shown(written[0].parent)}: {_shown(', '.join(others))}")
+    print_closing(result, page, following)
 
 
 def _history(arguments: argparse.Namespace) -> int:
@@ -239,9 +260,22 @@ def _history(arguments: argparse.Namespace) -> int:
         print(f"There are no runs with regions in {_shown(folder)}.")
     for run_, reason in failed:
         print(f"left out {_shown(run_)}: {_shown(reason, 400)}")
-    for file in written:
-        print(f"Written: {_shown(file)}")
+    if written:
+        _print_end(arguments, written, *_history_in_words(programs, folder))
     return int(ExitCode.DONE)
+
+
+def _history_in_words(programs: Sequence[ProgramHistory], folder: Path) -> tuple[str, str]:
+    """What changed last, and the command that says why."""
+    from llm_perf_opt.comparing.history_page import describe_change
+
+    changes = [(c, region, program) for program in programs for region in program.regions for c in region.changes]
+    if not changes:
+        return "No region of any program changed.", ""
+    change, region, program = max(changes, key=lambda found: found[2].runs.index(found[0].run))
+    at = program.runs.index(change.run)
+    before, after = (shlex.quote(str(folder / program.runs[number])) for number in (max(at - 1, 0), at))
+    return f"The last change: {region.key} {describe_change(change)}.", f"llm-perf compare {before} {after}"
 
 
 # -- prune -----------------------------------------------------------------------------------------

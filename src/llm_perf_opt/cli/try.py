@@ -11,7 +11,7 @@ HELP = "try fixes from outside: what each gains, measured in turns, and whether 
 DESCRIPTION = """\
 Measures CMD, takes the fixes of its answer that have a lever, and runs the program with each of them pulled from
 outside, in turns with the program as it is. A lever that does not take effect, or changes what the program computes, is
-found out and not timed. No file of yours is changed; what to write in your own code is printed at the end.
+detected and not timed. No file of yours is changed; what to write in your own code is printed at the end.
 Without Nsight Systems there are no fixes to go by: levers that fit such a program are tried.
 """
 EXAMPLES = """\

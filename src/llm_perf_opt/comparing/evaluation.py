@@ -217,7 +217,7 @@ def _evaluate(
     several = found.basis == RUNS
     if abs(found.change) <= floor and found.within(_ROOM * (floor if several else max(floor, room))):
         half = percent(math.expm1((found.high - found.low) / 2))
-        return SAME, "" if several else f"with one run a side, less than {half} cannot be told"
+        return SAME, "" if several else f"with {_runs_a_side(times)}, less than {half} cannot be told"
     return UNSURE, _what_would_settle(found, times, floor)
 
 
@@ -226,12 +226,17 @@ def _what_would_settle(found: Difference, times: tuple[Times, Times], floor: flo
         return "it ran too seldom to know its noise: measure both with llm-perf measure --runs 5"
     half = (found.high - found.low) / 2
     if found.basis == INSTANCES:
-        why = f"with one run a side, less than {percent(math.expm1(half))} cannot be told"
+        why = f"with {_runs_a_side(times)}, less than {percent(math.expm1(half))} cannot be told"
         return f"{why}: measure both with llm-perf measure --runs 5"
     # The interval shrinks with the square root of the number of runs.
     runs = min(len(side.runs) for side in times)
     wanted = min(max(math.ceil(runs * (half / max(abs(found.change), floor)) ** 2) + 1, runs + 2), 30)
     return f"the runs differ too much among themselves: measure both with llm-perf measure --runs {wanted}"
+
+
+def _runs_a_side(times: tuple[Times, Times]) -> str:
+    runs = min(len(side.runs) for side in times)
+    return f"{runs} runs a side" if runs > 1 else "one run a side"
 
 
 def _source(before: RegionSide, after: RegionSide) -> str:

@@ -26,7 +26,7 @@ _WHEN = {
     "copy": "in calls that copy",
     "python": "while the host computes",
     "thread": "while another thread works",
-    "replan": "before attention, which is planned anew",
+    "replan": "while the host plans attention",
 }
 
 

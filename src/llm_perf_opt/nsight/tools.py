@@ -170,14 +170,17 @@ def _find(
     from llm_perf_opt.nsight.messages import TEXTS
 
     on_path_says = "that on PATH does not run" if on_path else "PATH has none"
+    # A dozen patterns would bury what to do: the folders they begin with.
+    below = dict.fromkeys("/".join(place.split("/")[: 4 if place.startswith("/usr/local/") else 3]) for place in places)
     looked = (
         f"{variable} is not set, {on_path_says}, and nothing that runs is where NVIDIA's installers put it "
-        f"({', '.join(places)})"
+        f"(below {', '.join(f'{folder}/' for folder in below)})"
     )
+    without = " Without any profiler: llm-perf measure -- CMD" if name == "nsys" else ""
     raise MissingTool(
         f"No usable {name} ({_PRODUCT[name]}) was found: {looked}." + "".join(f" {problem}" for problem in problems),
         f"Install it (it comes with the CUDA toolkit; from NVIDIA's package repository: apt install cuda-{_package(name)}-13-0 "
-        f"or the one of your CUDA version; or https://developer.nvidia.com/{_package(name)}), or set {variable}=/path/to/{name}. {TEXTS['ask_doctor']}",
+        f"or the one of your CUDA version; or https://developer.nvidia.com/{_package(name)}), or set {variable}=/path/to/{name}. {TEXTS['ask_doctor']}{without}",
     )
 
 

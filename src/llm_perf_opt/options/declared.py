@@ -146,12 +146,12 @@ _COMMAND_LINE: tuple[Option[Any], ...] = (
     Option(
         flag="--no-traffic", kind="switch", default=False, given=0, verbs=_PROFILE, to="timeline.traffic_hz",
         instead=f"{_NSYS}traffic_hz=0",
-        help="Do not have nsys sample what the whole GPU moves: bytes of regions are then their kernels' added up.",
+        help="Do not sample what the whole GPU moves: the bytes of a region are then the sum of its kernels'.",
     ),
     Option(
         flag="--no-lines", key=f"{_NSYS}lines", kind="switch", default=True, verbs=_PROFILE, to="timeline.lines",
-        help="Note in the timeline which line of the program launches what, and where the host is while the GPU waits.",
-        flag_help="do not note which line of the program launches what, nor where the host is while the GPU waits",
+        help="Record in the timeline which line of the program launches what, and where the host is while the GPU waits.",
+        flag_help="do not record which line of the program launches what, nor where the host is while the GPU waits",
     ),
     Option(
         flag="--run-to-end", key=f"{_NCU}run_to_end", kind="switch", default=False, verbs=_PROFILE,
@@ -181,7 +181,7 @@ _COMMAND_LINE: tuple[Option[Any], ...] = (
     Option(
         flag="--show-command", key="run.show_command", kind="switch", default=False, verbs=_RUN,
         to="show_command",
-        help="Write command lines down as they are, without what looks like a secret; by default values that are not plain are hidden.",
+        help="Store command lines as they are and hide only what looks like a secret; by default all values that are not plain are hidden.",
     ),
     Option(
         flag="--timeline", metavar="FILE", verbs=("plan",), to="timeline.recording",
@@ -201,7 +201,7 @@ _COMMAND_LINE: tuple[Option[Any], ...] = (
     ),
     Option(
         flag="--format", kind="list", metavar="LIST", verbs=("report",), to="formats",
-        help="Comma list of json, md, csv, html (default: all).",
+        help="Comma-separated list of json, md, csv, html (default: all).",
     ),
     Option(
         flag="--include", key=f"{_CLI}nvtx.include", kind="patterns", default=[], metavar="PAT", verbs=(*_READ, "compare"),
@@ -285,7 +285,7 @@ _COMMAND_LINE: tuple[Option[Any], ...] = (
     ),
     Option(
         flag="--min-change", default="2%", metavar="PERCENT", verbs=("compare",),
-        help="The least change of a time that counts, as in 2%.",
+        help="The smallest change of a time that counts, as in 2%.",
     ),
     Option(
         flag="--exact", kind="switch", default=False, verbs=("compare",),
@@ -293,19 +293,19 @@ _COMMAND_LINE: tuple[Option[Any], ...] = (
     ),
     Option(
         flag="--budgets", metavar="FILE", verbs=("compare",),
-        help="A TOML file that says what regions of the new run may take at most.",
+        help="Limits for regions of the new run, in a TOML file.",
     ),
     Option(
         flag="--save-baseline", metavar="FILE", verbs=("compare",),
-        help="Keep the last run that was given in one small file, to compare later runs with.",
+        help="Store the last of the given runs in one small file, to compare later runs with.",
     ),
     Option(
         flag="--accept", metavar="REASON", verbs=("compare",),
-        help="The change is meant: put the new run in the place of BASE, a baseline file, with the reason.",
+        help="The change is intended: replace BASE, a baseline file, by the new run, and note this reason.",
     ),
     Option(
         flag="--learn", kind="switch", default=False, verbs=("compare",),
-        help="Both are runs of the same program in which nothing changed: keep how far they are apart as noise.",
+        help="Both runs are of the same, unchanged program: remember their difference as noise.",
     ),
     Option(flag="--out", metavar="DIR", verbs=("runs history",), help="Folder for history.json and history.html."),
     Option(

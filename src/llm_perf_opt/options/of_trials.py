@@ -6,7 +6,7 @@ from llm_perf_opt.options.option import Option
 
 LEVER_NAMES: Option[str] = Option(
     flag="--levers", default="auto", metavar="NAMES", verbs=("try",),
-    help="What to try, with commas: names of levers, and files of your own; auto: what the fixes of the answer ask for.",
+    help="What to try, separated by commas: names of levers, and files of your own; auto: what the fixes of the answer ask for.",
 )  # fmt: skip
 TRIAL_RUNS: Option[int] = Option(
     flag="--runs", kind="count", default=3, metavar="N", verbs=("try",),

@@ -39,7 +39,7 @@ from llm_perf_opt.readers.sandbox import Notes
 from llm_perf_opt.readers.text_encoding import encoding_of
 from llm_perf_opt.regions.columns import Action, CounterSet, MetricInfo, Rule
 
-_EXPECTED = "Expected the text of `ncu --csv --page raw` or `ncu --csv --page details`."
+_EXPECTED = "Expected a recording of nsys (.sqlite), ncu (.ncu-rep) or PyTorch (.json), or what `ncu --csv --page raw` or `--page details` prints."
 
 # A raw page is about 15 KB a line; far beyond that it is no CSV of ncu and must not fill the memory.
 _LONGEST_LINE = 16 * 1024 * 1024

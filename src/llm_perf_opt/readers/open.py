@@ -266,8 +266,7 @@ def _kind_of(head: bytes, source: str) -> str:
     text = _as_text(head)
     if source.endswith((".py", ".sh", ".ipynb")):
         raise UnreadableInput(
-            f"{source} is a program, not a recording of one.",
-            "Record it first: nsys profile -t cuda,nvtx -s none -o run python FILE; nsys export --type sqlite -o run.sqlite run.nsys-rep",
+            f"{source} is a program, not a recording of one.", "Record it first: llm-perf profile -- python FILE"
         )
     if text is not None and text.startswith(("NVTX Range,", "Time (%),", "Time,", "Start (ns),", "Start,", "Range,")):
         raise UnreadableInput(

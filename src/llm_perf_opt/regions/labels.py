@@ -99,7 +99,7 @@ def _each(region: NCUProfileRegion) -> str:
     """The instances that the time of a region is of: of a recording, those that it has."""
     steady = region.timing.steady if region.timing else None
     count = region.instances if region.timing and region.timing.profiled_median_ns else steady and steady.instances
-    return f", {count:,} of {_time(steady.median_ns)} each" if steady and count and count > 1 else ""
+    return f", {count:,} instances, median {_time(steady.median_ns)}" if steady and count and count > 1 else ""
 
 
 def _time(value: float | None) -> str:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from attrs import define
 
 from llm_perf_opt.regions.model import NCUProfileRegion, Verdict
 from llm_perf_opt.regions.ranking import evaluated_instances
 from llm_perf_opt.report.region_table import mean_ns
 from llm_perf_opt.report.stages import stage_columns, stage_time, time_parts
-from llm_perf_opt.report.text import NOT_MEASURED, duration, evaluated_times, quantity, without_profiler
+from llm_perf_opt.report.text import NOT_MEASURED, duration, evaluated_times, without_profiler
 from llm_perf_opt.report.view import View
 
+_OF_TIMES = ("each_ns", "warmup_ns", "tokens_per_s")
+_MEDIAN = "median"
 _IN_THE_HEAD = ("verdict", "instances", "time_ns")  # columns that a card shows in another way
 
 
@@ -57,14 +61,12 @@ def cards(view: View, place: dict[str, int]) -> list[Card]:
 
 
 def _host_card(region: NCUProfileRegion, place: int) -> Card:
-    """Of a run without a GPU: times, and tokens where they are known."""
-    facts = []
-    if region.instances and region.instances > 1:
-        facts.append(Fact("each instance", duration(mean_ns(region))))
-    if region.performance and region.performance.tokens:
-        tokens = region.performance.tokens
-        facts.append(Fact("tokens", quantity(tokens.now.value, "tok/s"), tokens.source))
-    return Card(region, place, region.wall_ns, "wall time", region.instances, None, [], "", facts)
+    """Of a run without a GPU: times of its steady instances, and tokens where they are known."""
+    facts = [fact for fact in _facts(region, _OF_TIMES) if not fact.missing]
+    if not any(fact.name == _MEDIAN for fact in facts) and region.instances and region.instances > 1:
+        facts.insert(0, Fact("each instance", duration(mean_ns(region))))
+    wall, _ = evaluated_times(region)
+    return Card(region, place, wall, "wall time", evaluated_instances(region), None, [], "", facts)
 
 
 def _card(region: NCUProfileRegion, place: int) -> Card:
@@ -96,12 +98,13 @@ def _parts(region: NCUProfileRegion) -> list[Part]:
     return parts
 
 
-def _facts(region: NCUProfileRegion) -> list[Fact]:
+def _facts(region: NCUProfileRegion, names: Sequence[str] = ()) -> list[Fact]:
+    """`names`: of these columns alone."""
     facts = []
     for column in stage_columns():
-        text = column.text(region)
-        if column.name in _IN_THE_HEAD:
+        if column.name in _IN_THE_HEAD or (names and column.name not in names):
             continue
+        text = column.text(region)
         if text != NOT_MEASURED:
             hint = "; ".join(words for words in (column.hint, column.detail(region)) if words)
             facts.append(Fact(column.title, text, hint))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from llm_perf_opt.diagnosis import Diagnosis
 from llm_perf_opt.options.serving import SERVING
 from llm_perf_opt.regions.model import NCUProfileRegionReport
 from llm_perf_opt.regions.names import printable
@@ -16,6 +18,7 @@ from llm_perf_opt.rundir.command_lines import HIDDEN
 
 _LOGS = ("measure/workload.log", "workload.log", "stage1.log")  # what the program printed
 _LONGEST_COMMAND = 200  # characters; one that was cut could not be typed
+_OF_THE_PROGRAM = "WORKLOAD_"  # how the codes begin that say the program itself failed
 _OF_RUNNERS = "--resolved"  # a built-in model is started with a file of its run, gone by now: nobody can type that
 
 
@@ -33,7 +36,7 @@ def result_of(report: NCUProfileRegionReport) -> str:
     """The stage, what holds it back, and what the first fix could win."""
     found = report.answer
     if error := _failure(report):
-        return f"{error} {'Until then: ' if found.where else ''}{found.where}".rstrip()
+        return f"{error.rstrip('.')}. {'Recorded until then: ' if found.where else ''}{found.where}".rstrip()
     if is_host_only(report) and (differ := next((d for d in report.diagnostics if d.code == "RANKS_DIFFER"), None)):
         return differ.message
     stage = next((region for region in stage_regions(report) if region.key == found.stage), None)
@@ -50,8 +53,7 @@ def next_of(report: NCUProfileRegionReport, out: Path) -> str:
     """The command that leads on from a report; empty where there is none."""
     place, stage = shlex.quote(str(out)), shlex.quote(report.answer.stage)
     if _failure(report):
-        log = next((out / name for name in _LOGS if (out / name).is_file()), None)
-        return f"less {shlex.quote(str(log))}" if log else ""
+        return after_failure(report.diagnostics, _run_facts(report).get("command"), out)
     if not report.answer.stage:
         return ""
     program, serving, marked = _program(report), _serving(report), _marked(report)
@@ -62,6 +64,24 @@ def next_of(report: NCUProfileRegionReport, out: Path) -> str:
     if program:
         return f"change the program, run it again, then: llm-perf compare {place} NEW_RUN"
     return f"llm-perf show {place} {stage}" if (out / "report.json").is_file() else ""
+
+
+def print_failure(diagnostics: Sequence[Diagnosis], command: object, out: Path) -> None:
+    """The three sentences of a run that left nothing to report."""
+    reason = next((note.message for note in diagnostics if note.severity == "error"), "The run failed.")
+    print_closing(reason, None, after_failure(diagnostics, command, out))
+
+
+def after_failure(diagnostics: Sequence[Diagnosis], command: object, out: Path) -> str:
+    """What the program printed, where it failed; else the run again, from where it failed. `command`: what was typed."""
+    error = next((note for note in diagnostics if note.severity == "error"), None)
+    first = error.code if error else ""
+    if error and first == "NOTHING_TIMED":  # its output says nothing of that
+        return error.fix
+    if not first.startswith(_OF_THE_PROGRAM) and isinstance(command, list) and command[1:2] == ["profile"]:
+        return f"llm-perf profile --resume {shlex.quote(str(out))}"
+    log = next((out / name for name in _LOGS if (out / name).is_file()), None)
+    return f"less {shlex.quote(str(log))}" if log else ""
 
 
 def _failure(report: NCUProfileRegionReport) -> str:

@@ -17,7 +17,8 @@ from importlib.resources import files
 from typing import Any
 
 import jinja2
-from markupsafe import Markup
+from attrs import define
+from markupsafe import Markup, escape
 
 from llm_perf_opt.regions.libraries import library_regions
 from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport, Scope
@@ -27,8 +28,7 @@ from llm_perf_opt.report.cards import Card, cards
 from llm_perf_opt.report.collective_rows import HEAD as COLLECTIVE_HEAD
 from llm_perf_opt.report.collective_rows import WORDS, collective_table
 from llm_perf_opt.report.identity import date_words, identity, notices, program_name, tab_title
-from llm_perf_opt.report.line_rows import HEAD as LINE_HEAD
-from llm_perf_opt.report.line_rows import known_words, line_tables
+from llm_perf_opt.report.line_rows import LineRow, known_words, line_tables, measured_columns
 from llm_perf_opt.report.page_data import counter_unit, page_data, page_regions
 from llm_perf_opt.report.provenance import provenance
 from llm_perf_opt.report.rank_rows import TEXTS as RANK_TEXTS
@@ -59,6 +59,7 @@ _STAGES = 8
 _SCOPES, _SCOPE_STAGES = 64, 4
 _COUNTER_REGIONS = 12
 _LINES = 25
+_LINES_FIRST = 10  # shown without a click
 # In the order they are run: each file uses what those before it define.
 _SCRIPTS = (
     "base",
@@ -81,7 +82,7 @@ def template() -> jinja2.Template:
     environment = jinja2.Environment(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
-    environment.filters |= {"duration": duration, "visible": visible, "tone": _tone}
+    environment.filters |= {"duration": duration, "visible": visible, "tone": _tone, "coded": _coded}
     used = (gpu_time, work_count, full_label, share, quantity, trust, counted, percent, counter_unit)
     environment.globals |= {function.__name__: function for function in used}
     return environment.from_string(_text("templates/report.html"))
@@ -104,6 +105,8 @@ def render_html(view: View) -> str:
         notices=notices(view),
         made=date_words(report.generated_at),
         gpus=sorted({visible(str(name)) for name in report.environment.get("gpus", {}).values()}),
+        recordings=[str(one.get("path", "")) for one in report.inputs if one.get("kind") != "measured"],
+        several_stages=len({found.fix.stage for found in view.answer.fixes}) > 1,
         scope=scope,
         regions=regions,
         columns=shown_columns(report),
@@ -117,8 +120,7 @@ def render_html(view: View) -> str:
         answer=view.answer,
         scopes=_scopes(view),
         scope_stages=[full_label(region) for region in view.stages[:_SCOPE_STAGES]],
-        lines=[(region, known_words(performance), rows) for region, performance, rows in line_tables(view, _LINES)],
-        line_head=LINE_HEAD,
+        lines=_lines(view),
         steps=step_rows(view),
         step_head=STEP_HEAD,
         step_sentence=step_sentence(view),
@@ -157,6 +159,15 @@ RENDERER = Renderer(
 )
 
 
+def _coded(text: str) -> Markup:
+    """What stands between backquotes as code; text in which they do not pair stays as it is."""
+    parts = text.split("`")
+    if len(parts) % 2 == 0:
+        return escape(text)
+    shown = (Markup("<code>{}</code>").format(part) if n % 2 else escape(part) for n, part in enumerate(parts))
+    return Markup("").join(shown)
+
+
 def _tone(bound: str) -> str:
     """The colour of a verdict: waiting, working, or neither."""
     if bound in WAITING_BOUNDS:
@@ -187,6 +198,27 @@ def _asset(name: str) -> str:
 
 def _hash(text: str) -> str:
     return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+@define(frozen=True)
+class _LineTable:
+    """The lines of one stage; the first of them are shown at once, the others on demand."""
+
+    region: NCUProfileRegion
+    known: str
+    head: list[str]
+    first: list[tuple[LineRow, list[str]]]
+    others: list[tuple[LineRow, list[str]]]
+
+
+def _lines(view: View) -> list[_LineTable]:
+    found = []
+    for region, performance, rows in line_tables(view, _LINES):
+        head, cells = measured_columns(rows)
+        both = list(zip(rows, cells, strict=True))
+        cut = _LINES_FIRST if len(both) > _LINES_FIRST + 1 else len(both)
+        found.append(_LineTable(region, known_words(performance), head, both[:cut], both[cut:]))
+    return found
 
 
 def _sections(view: View) -> list[tuple[str, str]]:
@@ -253,8 +285,8 @@ def _counters(stages: list[Card]) -> list[tuple[NCUProfileRegion, list[Any]]]:
 def _no_counters(report: NCUProfileRegionReport) -> str:
     if any(i.get("kind", "").startswith("ncu") for i in report.inputs):
         return (
-            "There is no timeline to say how many launches each result stands for: record one with "
-            "nsys profile -t cuda,nvtx -s none -o OUT CMD and give it beside the counters."
+            "There is no timeline to say how many launches each result stands for. Record both with: "
+            "llm-perf profile -- CMD, or give a timeline of nsys beside the counters."
         )
     return (
         "No counters were recorded: times are complete, bytes and FLOPs are not known. "

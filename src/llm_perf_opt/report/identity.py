@@ -10,8 +10,8 @@ from attrs import define
 from llm_perf_opt.analysis.verdicts.times import is_token_step
 from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport
 from llm_perf_opt.regions.names import visible
-from llm_perf_opt.report.stages import stage_time
-from llm_perf_opt.report.text import counted, duration, quantity
+from llm_perf_opt.report.stages import each_ns, rate, stage_time
+from llm_perf_opt.report.text import counted, duration
 from llm_perf_opt.report.view import View
 
 _ENDINGS = (".gz", ".xz", ".sqlite", ".nsys-rep", ".ncu-rep", ".json", ".csv")
@@ -31,7 +31,7 @@ class Notice:
 def program_name(report: NCUProfileRegionReport) -> str:
     """The script or module that was run; of recordings without a run, the name of the first."""
     words = _run(report).get("workload")
-    if isinstance(words, list) and (name := _script([str(word) for word in words])):
+    if isinstance(words, list) and (name := script_name([str(word) for word in words])):
         return visible(name, 60)
     name = str(report.inputs[0].get("path", "")) if report.inputs else ""
     for ending in _ENDINGS:
@@ -65,9 +65,12 @@ def notices(view: View) -> list[Notice]:
     found += [Notice("warning", visible(d.message, 600)) for d in report.diagnostics if d.code == "RANKS_DIFFER"]
     if reason := _doubt(view):
         found.append(Notice("warning", f"Low confidence: {reason}."))
-    warnings = sum(d.severity == "warning" for d in report.diagnostics)
-    if more := warnings + len(errors[_MOST_ERRORS:]):
-        found.append(Notice("warning", f"{counted(more, 'more note' if found else 'note')} about this recording"))
+    warnings = [d for d in report.diagnostics if d.severity == "warning"]
+    more = len(warnings) + len(errors[_MOST_ERRORS:])
+    if more == 1 and warnings:
+        found.append(Notice("warning", visible(warnings[0].message, 600)))
+    elif more:
+        found.append(Notice("warning", f"{counted(more, 'more note' if found else 'note')} about this recording:"))
     return found
 
 
@@ -94,7 +97,7 @@ def _run(report: NCUProfileRegionReport) -> dict[str, Any]:
     return run if isinstance(run, dict) else {}
 
 
-def _script(words: list[str]) -> str:
+def script_name(words: list[str]) -> str:
     """`generate.py` of `python -u src/generate.py --n 3`, the module of `python -m`, or else the first word."""
     for at, word in enumerate(words):
         if word == "-m" and at + 1 < len(words):
@@ -129,7 +132,8 @@ def _speed(view: View) -> list[str]:
     if region is not None and tokens is not None:
         several = region.timing.steady.median_ns if region.timing and region.timing.steps else None
         each = several or 1e9 / tokens.now.of("token/s")
-        return [f"{duration(each)} per token", quantity(tokens.now.of("token/s"), "tokens/s")]
+        return [f"{duration(each)} per token", f"{rate(tokens.now.of('token/s'))} tokens/s"]
     stage = next((r for r in view.stages if r.key == view.report.answer.stage), None)
-    median = stage.timing.steady.median_ns if stage and stage.timing and stage.timing.steady.instances > 1 else None
-    return [f"{duration(median)} per {stage.name}"] if stage and median else []
+    if stage is None or stage.is_whole_recording or (median := each_ns(stage)) is None:
+        return []
+    return [f"{duration(median)} per {stage.name.strip('# ')}"]

@@ -40,9 +40,18 @@ def line_tables(view: View, most: int) -> Iterator[tuple[NCUProfileRegion, Regio
             yield region, performance, rows
 
 
+def measured_columns(rows: list[LineRow]) -> tuple[list[str], list[list[str]]]:
+    """The titles of HEAD that some row has a value for, and the rows' cells below them: without counters no FLOPs."""
+    numbers = [n for n in range(len(HEAD)) if any(row.cells[n] != NOT_MEASURED for row in rows)]
+    return [HEAD[n] for n in numbers], [[row.cells[n] for n in numbers] for row in rows]
+
+
 def known_words(performance: RegionPerformance) -> str:
     """How much of the kernel time the lines speak for."""
-    words = f"The line is known for {percent(performance.lines_known)} of the kernel time."
+    if performance.lines_known is None:
+        words = "Which line launched a kernel is not in the recording; where the host was while the GPU waited is."
+    else:
+        words = f"The line is known for {percent(performance.lines_known)} of the kernel time."
     if performance.lines_are_functions:
         words += " PyTorch's profiler records functions: a line is where its function begins."
     return words

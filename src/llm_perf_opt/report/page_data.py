@@ -35,7 +35,7 @@ from llm_perf_opt.report.instance_columns import strip_columns, timing_columns
 from llm_perf_opt.report.line_rows import launched_by
 from llm_perf_opt.report.palette import OTHER, family_colour
 from llm_perf_opt.report.rank_rows import rank_matrix
-from llm_perf_opt.report.stages import attainable, roofs_known
+from llm_perf_opt.report.stages import attainable, counted_use, roofs_known
 from llm_perf_opt.report.text import full_label, gpu_time, heaviest, interesting_metrics, label, trust
 from llm_perf_opt.report.view import View
 
@@ -75,12 +75,14 @@ def page_data(view: View, regions: list[NCUProfileRegion]) -> dict[str, Any]:
         "roofs": [_roofs(gpu) for gpu in report.hardware],
         "peaksUsed": peaks_used(regions),
         "stages": [place[key] for key in report.stages if key in place],
+        "whole": next((place[r.key] for r in regions if r.is_whole_recording and len(regions) > 1), _WHOLE),
         "main": place.get(report.answer.stage, _WHOLE),
         "strip": strip,
         "timing": timing_columns(regions),
         "instancesProfiled": detail is not None and detail.profiled,
         "instances": strip_columns(detail, regions) if detail else [],
         "libraries": sorted(place[key] for key in library_regions(regions, report.stages)),
+        "stripOf": _strip_of(report),
         "stripMissing": "" if strip else _why_no_strip(report),
         "names": names.columns(),
         "ranks": rank_matrix(view),
@@ -237,7 +239,7 @@ def _evaluated(performance: RegionPerformance | None, names: _Names) -> dict[str
         "evidence": [evidence.text for evidence in performance.verdict.evidence],
         "next": performance.verdict.next_step,
         "utilisation": [
-            [u.metric, u.time_basis, u.peak_basis, float(f"{u.value:.6g}")] for u in performance.utilisation
+            [u.metric, u.time_basis, u.peak_basis, float(f"{u.value:.6g}")] for u in counted_use(performance)
         ],
         "missing": performance.work.missing,
         "flops": _in(performance.work.flops, "FLOP"),
@@ -322,10 +324,16 @@ def _why_no_strip(report: NCUProfileRegionReport) -> str:
         )
     if report.timeline_detail is None:
         return (
-            "Counters say nothing about when things ran. Record a timeline beside them: "
-            "nsys profile -t cuda,nvtx -s none -o OUT CMD"
+            "Counters say nothing about when things ran. Record a timeline and counters with: llm-perf profile -- CMD"
         )
     return "No GPU work was recorded inside the regions, so there is nothing to lay out in time."
+
+
+def _strip_of(report: NCUProfileRegionReport) -> str:
+    """The recording that the launches are of, where there are several and only one is kept launch by launch."""
+    if len(report.inputs) < 2 or all(d.code != "LAUNCHES_OF_ONE" for d in report.diagnostics):
+        return ""
+    return visible(str(report.inputs[0].get("path", "")), 120)
 
 
 def _strip(

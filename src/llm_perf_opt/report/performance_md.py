@@ -15,10 +15,10 @@ from llm_perf_opt.regions.model import (
     Verdict,
 )
 from llm_perf_opt.report.accounting import account_line
-from llm_perf_opt.report.line_rows import HEAD, known_words, launched_by, line_tables
+from llm_perf_opt.report.line_rows import known_words, launched_by, line_tables, measured_columns
 from llm_perf_opt.report.md_syntax import code, plain, table
 from llm_perf_opt.report.md_tables import stage_lines
-from llm_perf_opt.report.stages import LIMITS, evaluated, reached
+from llm_perf_opt.report.stages import LIMITS, counted_use, evaluated, reached
 from llm_perf_opt.report.text import NOT_MEASURED, full_label, percent
 from llm_perf_opt.report.view import View
 
@@ -64,7 +64,7 @@ def denominators(found: Sequence[tuple[NCUProfileRegion, RegionPerformance]]) ->
     peaks = {
         f"{kind.replace('_', ' ')} {shown(peak)} ({used.peak_basis})": None
         for _, performance in found
-        for used in performance.utilisation
+        for used in counted_use(performance)
         for kind, peak in used.peaks.items()
     }
     if not peaks:
@@ -153,8 +153,9 @@ def line_table(view: View) -> list[str]:
     """Where in the program's source the time goes."""
     lines = []
     for region, performance, rows in line_tables(view, _LINES):
-        cells = [[code(row.where), plain(row.what), *row.cells] for row in rows]
-        lines += [f"### {plain(full_label(region))}", "", *table(["line", "what it launches", *HEAD], cells, len(HEAD))]
+        head, numbers = measured_columns(rows)
+        cells = [[code(row.where), plain(row.what), *values] for row, values in zip(rows, numbers, strict=True)]
+        lines += [f"### {plain(full_label(region))}", "", *table(["line", "what it launches", *head], cells, len(head))]
         lines += ["", plain(known_words(performance)), ""]
     return ["", "## By line", "", *lines] if lines else []
 

@@ -29,11 +29,11 @@ _STYLE = f"""
 text {{ font: 12px {_FONT}; fill: #1b1e23; }}
 .dim {{ fill: #545b65; }} .title {{ font-weight: 600; font-size: 13px; }} .page {{ fill: #ffffff; }}
 .grid {{ stroke: #e2e2de; }} .roof {{ stroke: #1b1e23; fill: none; stroke-width: 1.5; }} .measured {{ stroke-dasharray: 5 4; }}
-.light {{ fill: #117a55; }} .above, .busy {{ fill: #2f6fc4; }} .idle {{ fill: #e0912f; }} .others {{ fill: #a2a6ab; }}
+.light {{ fill: #117a55; }} .above, .busy {{ fill: #2f6fc4; }} .idle {{ fill: #e0912f; }} .others {{ fill: #a2a6ab; }} .collectives {{ fill: #b3261e; }}
 """
 _DARK = """
 text { fill: #e7e9ec; } .dim { fill: #a4acb6; } .page { fill: #181b1f; } .grid { stroke: #2c3137; }
-.roof { stroke: #e7e9ec; } .light { fill: #54c796; } .above, .busy { fill: #5b97e6; } .idle { fill: #c9822c; } .others { fill: #757b83; }
+.roof { stroke: #e7e9ec; } .light { fill: #54c796; } .above, .busy { fill: #5b97e6; } .idle { fill: #c9822c; } .others { fill: #757b83; } .collectives { fill: #f08f86; }
 """
 # Characters XML has no form for, that `visible` lets through.
 _NOT_XML = re.compile("[\ufffe\uffff]")

@@ -7,6 +7,7 @@ from typing import Any
 from attrs import Factory, define
 
 from llm_perf_opt.metrics.hardware.limits import GpuHardware
+from llm_perf_opt.options.declared import options_of
 from llm_perf_opt.regions.model import NCUProfileRegionReport
 from llm_perf_opt.regions.names import visible
 from llm_perf_opt.regions.shell import shell_line
@@ -41,7 +42,8 @@ def provenance(report: NCUProfileRegionReport) -> list[ProvenanceCard]:
             card.facts.append(("size", quantity(source["bytes"], "B")))
         for name, value in facts.get(str(source.get("path")), {}).items():
             if name != "input" and value not in (None, "", {}, []):
-                card.facts.append((visible(str(name)).replace("_", " "), visible(_plain(value), 300)))
+                told = date_words(str(value)) if name == "recorded_at" else visible(_plain(value), 300)
+                card.facts.append((visible(str(name)).replace("_", " "), told))
         cards.append(card)
     scope = report.main_scope
     used = peaks_used(scope.regions if scope else [])
@@ -97,12 +99,13 @@ def _run_card(run: dict[str, Any]) -> ProvenanceCard:
         for gpu in gpus if isinstance(gpus, list) else []:
             facts = [f"{name} {gpu[name]}" for name in _CLOCKS if isinstance(gpu, dict) and gpu.get(name)]
             card.facts.append((f"GPU {when}", visible(", ".join(facts), 300)))
-    # Nested settings are in the configuration below, where they can be read.
+    # Nested settings are in the configuration below, where they can be read; so is what nobody asked for.
     nested = (dict,) if run.get("configuration") else ()
+    usual = _defaults(run.get("command"))
     card.facts += [
-        (visible(str(k)), visible(_plain(v), 200))
+        (visible(str(k)).replace("_", " "), visible(_plain(v), 200))
         for k, v in _pairs(run.get("settings"))
-        if v not in (None, [], "", False) and not isinstance(v, nested)
+        if v not in (None, [], "", False) and v != usual.get(str(k)) and not isinstance(v, nested)
     ]
     for title, name in (("what was typed", "command"), ("the program", "workload")):
         if isinstance(words := run.get(name), list) and words and (name == "command" or words != run.get("command")):
@@ -120,6 +123,12 @@ def _run_card(run: dict[str, Any]) -> ProvenanceCard:
     return card
 
 
+def _defaults(command: object) -> dict[str, Any]:
+    """What the options of `llm-perf VERB` are where they are not given."""
+    verb = str(command[1]) if isinstance(command, list) and len(command) > 1 else ""
+    return {option.dest: option.default for option in options_of(verb)}
+
+
 def _pairs(value: object) -> list[tuple[object, object]]:
     return list(value.items()) if isinstance(value, dict) else []
 
@@ -135,6 +144,7 @@ def _report_card(report: NCUProfileRegionReport) -> ProvenanceCard:
     for name, patterns in report.selection.items():
         if patterns:
             card.facts.append((visible(name).replace("_", " "), visible(", ".join(patterns), 300)))
-    paths = [str(i.get("path", "")) for i in report.inputs]
-    card.commands.append(("the command", f"llm-perf report {shell_line(paths)}"))
+    if not isinstance(report.environment.get("run"), dict):  # of a run, what was typed stands above
+        paths = [str(i.get("path", "")) for i in report.inputs]
+        card.commands.append(("the command", f"llm-perf report {shell_line(paths)}"))
     return card

@@ -14,6 +14,7 @@ from llm_perf_opt.errors import UserError
 from llm_perf_opt.regions.model import KernelRecord, NCUProfileRegion, NCUProfileRegionReport, RegionPerformance
 from llm_perf_opt.regions.names import printable, visible
 from llm_perf_opt.regions.ranking import evaluated_times, gpu_time
+from llm_perf_opt.report.stages import counted_use
 from llm_perf_opt.report.text import counter_title, interesting_metrics
 from llm_perf_opt.spelling import nearest
 
@@ -41,7 +42,7 @@ def region_row(region: NCUProfileRegion) -> dict[str, Any]:
     """The region in a line."""
     known, timing = region.performance, region.timing
     wall, idle = evaluated_times(region)
-    utilisation = {one.metric: one.value for one in reversed(known.utilisation)} if known else {}
+    utilisation = {one.metric: one.value for one in reversed(counted_use(known))} if known else {}
     return {
         "key": region.key,
         "parent": region.parent,

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from llm_perf_opt.metrics.quantity import Quantity
-from llm_perf_opt.regions.model import NCUProfileRegion, RegionPerformance, SpeedOfLight
+from llm_perf_opt.regions.model import NCUProfileRegion, RegionPerformance, SpeedOfLight, Utilisation
 from llm_perf_opt.regions.ranking import roofs_known as roofs_known  # for all who show stages, from one place
 from llm_perf_opt.regions.ranking import stage_regions as stage_regions
 from llm_perf_opt.regions.ranking import stage_time as stage_time
@@ -47,9 +47,13 @@ def time_parts(region: NCUProfileRegion) -> list[tuple[str, str, float]]:
     light = region.performance.speed_of_light if region.performance else None
     if light is not None:
         limit, above = light.limit.of("ns"), light.above_roof.of("ns")
+        # Collectives have no roof here: they are counted as if they were at their limit.
+        exposed = min(_exposed_collectives(region), limit)
+        limit -= exposed
         work = [("light", "at the GPU's limit", limit), ("above", "slower than that", above)]
         parts = [
             *(work if roofs_known(light) else [("busy", "GPU work", limit + above)]),
+            ("collectives", "collectives alone", exposed),
             ("idle", "GPU waiting", light.waiting_ns),
             ("others", "other regions' work", light.other_work.of("ns") if light.other_work is not None else 0.0),
         ]
@@ -58,6 +62,12 @@ def time_parts(region: NCUProfileRegion) -> list[tuple[str, str, float]]:
         return []
     busy = region.wall_ns - region.gpu_idle_ns
     return [("busy", "GPU busy", float(busy)), ("idle", "GPU waiting", float(region.gpu_idle_ns))]
+
+
+def _exposed_collectives(region: NCUProfileRegion) -> float:
+    """Time in which the GPU did nothing but communicate, or wait for other ranks in a collective."""
+    exposed = region.performance.time.exposed_collectives if region.performance else None
+    return 0.0 if exposed is None else exposed.of("ns")
 
 
 # -- values of columns -------------------------------------------------------------------------------
@@ -76,12 +86,22 @@ def used(metric: str, time_basis: str, *, calibrated: bool = False) -> Callable[
     """The part that was reached of the printed peak, or of the measured one."""
 
     def value(performance: RegionPerformance) -> float | None:
-        for u in performance.utilisation:
+        for u in counted_use(performance):
             if (u.metric, u.time_basis, u.peak_basis == "calibrated") == (metric, time_basis, calibrated):
                 return u.value
         return None
 
     return value
+
+
+def counted_use(performance: RegionPerformance) -> list[Utilisation]:
+    """The shares of peaks that rest on something counted in kernels.
+
+    A stage with copies and no kernel moves what the copies move, which says nothing of its use of the memory.
+    """
+    work = performance.work
+    copies_alone = work.dram is not None and work.dram == work.copied and work.dram_read is None
+    return [u for u in performance.utilisation if not (copies_alone and u.metric == "mbu")]
 
 
 def reached(performance: RegionPerformance, metric: str, time_basis: str) -> str | None:
@@ -105,7 +125,8 @@ def _mean_kernel(region: NCUProfileRegion) -> float | None:
     return time / kernels if time and kernels else None
 
 
-def _each(region: NCUProfileRegion) -> float | None:
+def each_ns(region: NCUProfileRegion) -> float | None:
+    """What one steady instance takes, where there are several."""
     side = region.performance.gpu_side if region.performance else None
     if side is not None:  # the stage's time is the GPU's then, too
         return side.step_ns
@@ -143,13 +164,14 @@ def _tokens(which: str) -> Callable[[NCUProfileRegion], float | None]:
     return of_performance(lambda p: in_unit(getattr(p.tokens, which), "token/s") if p.tokens else None)
 
 
-def _rate(value: float) -> str:
+def rate(value: float) -> str:
+    """Tokens per second, without the unit."""
     return quantity(value, "") if value >= 1e6 else f"{value:,.0f}" if value >= 999.95 else f"{value:.4g}"
 
 
 def _peaks(metric: str) -> Callable[[NCUProfileRegion], str]:
     def told(region: NCUProfileRegion) -> str:
-        utilisation = region.performance.utilisation if region.performance else []
+        utilisation = counted_use(region.performance) if region.performance else []
         main = next((u for u in utilisation if u.metric == metric and u.peak_basis != "calibrated"), None)
         if main is None:
             return ""
@@ -160,8 +182,10 @@ def _peaks(metric: str) -> Callable[[NCUProfileRegion], str]:
 
 def _needs_counters(metric: str) -> Callable[[NCUProfileRegion], str]:
     def reason(region: NCUProfileRegion) -> str:
-        if region.performance is None or any(u.metric == metric for u in region.performance.utilisation):
+        if region.performance is None or any(u.metric == metric for u in counted_use(region.performance)):
             return ""
+        if _no_kernels(region):
+            return _WITHOUT_KERNELS
         work = region.performance.work
         about = "DRAM" if metric == "mbu" else "FLOPs"
         if lacking := [text for text in work.missing if text.startswith(about)]:
@@ -170,6 +194,20 @@ def _needs_counters(metric: str) -> Callable[[NCUProfileRegion], str]:
         return "the counters it needs were not collected" if counted else "needs counters of ncu"
 
     return reason
+
+
+_WITHOUT_KERNELS = "not measured: no kernels"
+
+
+def _no_kernels(region: NCUProfileRegion) -> bool:
+    work = evaluated_work(region)
+    return not work.kernel_count and not work.graph_launches
+
+
+def _limit_missing(region: NCUProfileRegion) -> str:
+    if region.performance is None:
+        return ""
+    return _WITHOUT_KERNELS if _no_kernels(region) else "needs counters of ncu and the GPU's peaks"
 
 
 def _used_column(metric: str, title: str, hint: str, *, busy: bool, width: int | None = None) -> StageColumn:
@@ -194,11 +232,11 @@ STAGE_COLUMNS: tuple[StageColumn, ...] = (
     Column("gpu_verdict", of_performance(_kernel_verdict), "its kernels", words=True),
     Column("instances", evaluated_instances, "inst.", count, "steady ones", from_width=130),
     Column("time_ns", stage_time, "time", duration, "of all steady instances", from_width=0),
-    Column("each_ns", _each, "median", duration, "of one steady instance", from_width=120),
+    Column("each_ns", each_ns, "median", duration, "of one steady instance", from_width=120),
     Column("warmup_ns", _warmup, "warm-up", duration, "what it took before the program was warm"),
     Column("gpu_busy", _gpu_busy, "GPU busy", percent, _BUSY, from_width=0),
     Column("kernels", evaluated_work, "kernels", work_count, from_width=98),
-    Column("mean_kernel_ns", _mean_kernel, "each", duration, hint="how long a launch takes on average"),
+    Column("mean_kernel_ns", _mean_kernel, "mean kernel", duration, hint="how long a launch takes on average"),
     _used_column("mfu", "MFU", _FLOPS, busy=False, width=76),
     _used_column("mfu", "MFU", _FLOPS, busy=True),
     _used_column("mbu", "bandwidth", _BYTES, busy=False, width=88),
@@ -210,18 +248,18 @@ STAGE_COLUMNS: tuple[StageColumn, ...] = (
         duration,
         hint="speed of light: every kernel at its roof",
         detail=_faster,
-        missing=lambda r: "needs counters of ncu and the GPU's peaks" if r.performance else "",
+        missing=_limit_missing,
         from_width=66,
     ),
     Column(
         "tokens_per_s",
         _tokens("now"),
         "tokens/s",
-        _rate,
+        rate,
         detail=lambda r: r.performance.tokens.source if r.performance and r.performance.tokens else "",
         from_width=110,
     ),
-    Column("tokens_at_limit", _tokens("limit"), "tokens/s at the limit", _rate, from_width=160),
+    Column("tokens_at_limit", _tokens("limit"), "tokens/s at the limit", rate, from_width=160),
     Column("now_ns", _light(lambda light: light.now), "now", duration, where=LIMITS),
     Column("roofs_ns", _light(lambda light: light.limit), "= at the roofs", duration, where=LIMITS),
     Column("above_ns", _light(lambda light: light.above_roof), "+ kernels above", duration, where=LIMITS),
@@ -234,7 +272,7 @@ STAGE_COLUMNS: tuple[StageColumn, ...] = (
         percent,
         where=LIMITS,
     ),
-    Column("tokens_gpu_only", _tokens("gpu_only"), "tokens/s without waiting", _rate, where=LIMITS),
+    Column("tokens_gpu_only", _tokens("gpu_only"), "tokens/s without waiting", rate, where=LIMITS),
 )
 
 

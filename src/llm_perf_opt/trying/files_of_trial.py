@@ -8,6 +8,7 @@ from typing import Any
 
 from llm_perf_opt.regions.names import printable, visible
 from llm_perf_opt.report.files import write_text
+from llm_perf_opt.report.identity import script_name
 from llm_perf_opt.report.plain_page import plain_page
 from llm_perf_opt.report.tried_words import VERDICT_WORDS, factor
 from llm_perf_opt.trying.attempts import Attempt, Trial
@@ -28,7 +29,7 @@ def render_trial(trial: Trial) -> str:
     attempts = [*trial.attempts, *([trial.together] if trial.together else [])]
     longest = max((max(s.before_ns or 0, s.after_ns or 0) for a in attempts if (s := a.stage)), default=1) or 1
     page = plain_page("llm_perf_opt.trying", "try.html").render(
-        title=visible(" ".join(trial.command), 80),
+        title=visible(script_name(trial.command), 80),
         sentences=three_sentences(trial),
         rows=[_row(attempt, longest) for attempt in attempts],
         patches=[_row(attempt, longest) for attempt in attempts if attempt.won],

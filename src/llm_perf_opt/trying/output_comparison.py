@@ -9,6 +9,7 @@ what comes after cannot be compared, and need not be.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from decimal import Decimal
 
 import numpy as np
 from attrs import define
@@ -247,4 +248,5 @@ def _first_other(base: ProcessNotes, other: ProcessNotes) -> int | None:
 
 
 def _percent(value: float) -> str:
-    return f"{100 * value:.2g} %"
+    """Two digits, and never an exponent."""
+    return f"{format(Decimal(f'{100 * value:.2g}'), 'f')} %"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from llm_perf_opt.comparing.comparison import SAME, UNSURE, WORSE
-from llm_perf_opt.report.text import duration
+from llm_perf_opt.report.text import counted, duration
 from llm_perf_opt.report.tried_words import VERDICT_WORDS, factor
 from llm_perf_opt.trying.attempts import Attempt, Trial
 from llm_perf_opt.trying.output_comparison import DIFFERENT, NOT_COMPARED
@@ -32,11 +32,12 @@ def _nothing_helps(trial: Trial) -> list[str]:
         last = "See why in the page, or name other levers: llm-perf try --list"
     elif any(a.verdict == UNSURE for a in timed):  # not known is not "no"
         first = "Cannot tell whether anything that was tried makes it faster"
-        last = "Tell with more runs (--runs), or with nothing else on this machine."
+        more = max(5, 2 * max(a.runs for a in timed))
+        last = f"llm-perf try --runs {more} -- CMD, with nothing else running on this machine"
     else:
         first = "Nothing that was tried makes it faster"
         last = "Leave the program as it is, or name other levers: llm-perf try --list"
-    first = f"{first} ({len(timed)} of {len(trial.attempts)} levers were timed)."
+    first = f"{first} ({len(timed):,} of {counted(len(trial.attempts), 'lever')} timed)."
     told = "; ".join(f"{a.title}: {VERDICT_WORDS[a.verdict]}{_why(a)}" for a in trial.attempts[:4])
     return [first, f"{told}.", last]
 

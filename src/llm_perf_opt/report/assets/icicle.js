@@ -30,7 +30,8 @@ function layout(root) {
     place(root, 0, 1, line.length - 1);
     return boxes;
   }
-  const outermost = below(NONE);
+  // A stage that stands for the whole recording holds all the others: beside them it would count everything twice.
+  const outermost = below(NONE).filter((number) => number !== data.whole);
   const outside = state.measure === "gpu" ? data.total.outside ?? 0 : 0;
   const whole = outermost.reduce((total, number) => total + measureOf(number), 0) + outside;
   let at = 0;
@@ -103,6 +104,7 @@ function drawIcicle() {
   byId("libraries").textContent = `${state.libraries ? "fold" : "show"} ${plural(library.size, "library range")}`;
   byId("libraries").setAttribute("aria-pressed", String(state.libraries));
   byId("icicle-note").textContent = [
+    boxes.length ? "" : "No region has a time here: the table has what is known.",
     state.measure === "wall" ? "Width: wall time on the host, all instances." : "Width: GPU time (sum of kernels).",
     hidden ? `${plural(hidden, "box")} narrower than half a pixel not drawn: choose the region around to see inside.`.replace("boxs", "boxes") : "",
     "Click a region to look at it alone; click the one above it, or press Esc, to go back.",

@@ -28,6 +28,9 @@ function sourceOf(row) {
 }
 if (sources.some((known) => known.size)) columns.push({ id: "by", title: "launched by", plain: true, show: sourceOf, hint: "operator, with M×N×K of a product, and lines of the program; of the chosen region, or else of the first stage that launches it" });
 
+// The same kernel has a row for each GPU: without its number they could not be told apart.
+if (new Set(rows.device).size > 1) columns.push({ id: "device", title: "GPU", value: (row) => rows.device[row], show: (row) => String(rows.device[row]) });
+
 const totalOf = () => (state.region === NONE ? data.total.gpu : regions.gpu[state.region]);
 function shareBar(row) {
   const part = rows.total[row] / totalOf();

@@ -130,7 +130,7 @@ function describeStrip() {
   const region = list.region[shown.instance];
   const lengths = gaps.list.map((g) => g.end - g.start).sort((a, b) => a - b);
   const median = lengths.length ? lengths[Math.floor(lengths.length / 2)] : 0;
-  byId("strip-what").textContent = `${regions.full[region]}, instance ${count(list.number[shown.instance] + 1)} of ${count(regions.instances[region])}`;
+  byId("strip-what").textContent = `${regions.full[region]}, instance ${count(list.number[shown.instance] + 1)} of ${count(regions.instances[region])}${data.stripOf ? `, of ${data.stripOf} alone: other recordings are not kept launch by launch` : ""}`;
   const worst = [...gaps.list].sort((a, b) => b.end - b.start - (a.end - a.start)).slice(0, 5);
   const cut = shown.window.cut ? " This instance goes on after the end of what is kept." : "";
   byId("gaps").replaceChildren(
