@@ -318,7 +318,7 @@ class TimelineCounters:
         inside = np.zeros(len(self.timeline.kernels), dtype=np.bool_)
         for regions in self.attribution.kernels.by_domain:
             inside |= kept[regions]
-        for region, members in self.attribution.kernels.start_end.items():
+        for region, members in self.attribution.kernels.beside_stacks():
             if self.kept[region]:
                 inside[members] = True
         chosen = kernels[inside[kernels]]

@@ -252,7 +252,7 @@ def kernel_mask(timeline: Timeline, kernel_filter: NameFilter) -> Bools | None:
 def totals_of(timeline: Timeline, attribution: Attribution, part: ScopePart, rolled: RolledUp) -> ScopeTotals:
     """All GPU work of a scope, in regions or not."""
     kernels, chosen = timeline.kernels, part.selection.kernels
-    outside = chosen[attribution.kernels.unattributed(attribution.table.whole)[chosen]]
+    outside = chosen[attribution.kernels.unattributed()[chosen]]
     graphs = part.selection.graphs
     bounds = bounds_of(timeline, part)
     known = saw_gpu(timeline)

@@ -21,7 +21,7 @@ start/end regions, which have neither parents nor children.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Iterator
 from typing import Literal
 
 import numpy as np
@@ -41,18 +41,30 @@ class Membership:
     """Regions of one column of work."""
 
     by_domain: list[Int64s]  # one array per domain: innermost push/pop region of each piece, or ROOT
-    start_end: dict[int, Int64s]  # start/end region, or the whole recording beside ranges -> the pieces in it
+    start_end: dict[int, Int64s]  # start/end region -> the pieces in it
     adopted: Bools
+    whole: int | None = None  # the region of the whole recording, where it stands beside ranges: every piece is in it
 
-    def unattributed(self, whole: Collection[int]) -> Bools:
-        """Pieces that are in no range. `whole`: regions that stand for the whole recording beside ranges."""
+    def unattributed(self) -> Bools:
+        """Pieces that are in no range."""
         outside = np.ones(len(self.adopted), dtype=np.bool_)
         for regions in self.by_domain:
             outside &= regions == ROOT
-        for region, members in self.start_end.items():
-            if region not in whole:
-                outside[members] = False
+        for members in self.start_end.values():
+            outside[members] = False
         return outside
+
+    def pieces(self, region: int) -> Int64s:
+        """Of a start/end region, or of the whole recording beside ranges; none of any other."""
+        if region == self.whole:
+            return np.arange(len(self.adopted))
+        return self.start_end.get(region, np.zeros(0, dtype=np.int64))
+
+    def beside_stacks(self) -> Iterator[tuple[int, Int64s]]:
+        """Regions that are on no stack of ranges, and the pieces in each."""
+        yield from self.start_end.items()
+        if self.whole is not None:
+            yield self.whole, self.pieces(self.whole)
 
 
 @define(eq=False)

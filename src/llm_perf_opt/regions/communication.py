@@ -64,7 +64,7 @@ def _unions(
         inside = regions[members] != ROOT
         for current, here in levels_up(regions[members][inside], parent, depth):
             found += union_by_group(current[here], start[inside][here], end[inside][here], len(parent))
-    for region, own in membership.start_end.items():
+    for region, own in membership.beside_stacks():
         mine = np.isin(members, own)
         found[region] += BusyTime.of(start[mine], end[mine]).total
     return found

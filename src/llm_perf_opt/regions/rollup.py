@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 
 import numpy as np
-from attrs import define, fields
+from attrs import define, evolve, fields
 
 from llm_perf_opt.regions.attribution import Attribution, Membership
 from llm_perf_opt.regions.columns import UNKNOWN, Bools, Int32s, Int64s, Timeline, Work
@@ -132,6 +132,7 @@ def roll_up(timeline: Timeline, attribution: Attribution, selection: Selection) 
     graph_replays = _graph_launches(kernels, attribution.kernels, np.flatnonzero(in_graph), parent, depth)
     collective = collective_times(timeline, attribution.kernels, selection.scope_kernels, parent, depth)
     instances = np.where(range_instances > 0, range_instances, graph_replays)
+    all_kernels = rows_of_all(kernels, selection.kernels, kernels.name)
     has_work = [sums.count > 0 for sums in (everything.kernels, everything.copies, everything.graphs)]
     return RolledUp(
         exclusive=own,
@@ -146,10 +147,10 @@ def roll_up(timeline: Timeline, attribution: Attribution, selection: Selection) 
         adopted=inclusive(_tally(attribution.kernels, chosen_mask & attribution.kernels.adopted, count)),
         graph_kernels=inclusive(_tally(attribution.kernels, in_graph, count)),
         graph_replays=graph_replays,
-        kernel_rows=lift(exclusive_rows(kernels, attribution, selection.kernels, kernels.name), attribution),
-        all_kernels=_rows_of(
-            kernels, selection.kernels, np.zeros(len(selection.kernels), dtype=np.int64), kernels.name
+        kernel_rows=lift(
+            exclusive_rows(kernels, attribution, selection.kernels, kernels.name, all_kernels), attribution
         ),
+        all_kernels=all_kernels,
         scope_busy=_device_busy(timeline, selection),
         present=np.logical_or.reduce([instances > 0, *has_work]),
     )
@@ -206,6 +207,8 @@ def _graph_launches(kernels: Work, membership: Membership, inside: Int64s, paren
         numbered[inside] = launch
         pairs = np.unique(region * width + numbered[members])
         result += np.bincount(pairs // width, minlength=len(parent))
+    if membership.whole is not None:
+        result[membership.whole] += int(launch.max()) + 1
     return result
 
 
@@ -232,6 +235,11 @@ def _sums(work: Work, membership: Membership, chosen: Int64s, count: int) -> Sum
         times += np.bincount(region, weights=work.end[members] - work.start[members], minlength=count).astype(np.int64)
         if work.bytes is not None:
             sizes += np.bincount(region, weights=work.bytes[members], minlength=count).astype(np.int64)
+    if membership.whole is not None:
+        counts[membership.whole] += len(chosen)
+        times[membership.whole] += int(duration.sum())
+        if work.bytes is not None:
+            sizes[membership.whole] += int(work.bytes[chosen].sum())
     return Sums(counts, times, sizes)
 
 
@@ -245,6 +253,8 @@ def _tally(membership: Membership, mask: Bools, count: int) -> Int64s:
         result += np.bincount(mine[mine != ROOT], minlength=count)
     for region, members in membership.start_end.items():
         result[region] += int(mask[members].sum())
+    if membership.whole is not None:
+        result[membership.whole] += int(mask.sum())
     return result
 
 
@@ -311,6 +321,8 @@ def _busy(timeline: Timeline, attribution: Attribution, selection: Selection, pa
             total += add_up(alone[1:].astype(np.int64), parent, depth)
             total += _busy_by_level(regions[crowded], start[crowded], end[crowded], parent, depth)
         total += _busy_start_end(columns, memberships, len(parent))
+        if (whole := attribution.kernels.whole) is not None:
+            total[whole] += BusyTime.of(start, end).total
     return total
 
 
@@ -348,6 +360,8 @@ def _busy_by_level(regions: Int64s, start: Int64s, end: Int64s, parent: Int64s, 
 
 def _busy_start_end(columns: list[tuple[Work, Int64s]], memberships: tuple[Membership, ...], count: int) -> Int64s:
     """Unions of start/end regions, all at once."""
+    if not any(membership.start_end for membership in memberships):
+        return np.zeros(count, dtype=np.int64)
     groups, starts, ends = [], [], []
     for (work, chosen), membership in zip(columns, memberships, strict=True):
         region, members = _start_end_members(work, membership, chosen)
@@ -377,14 +391,27 @@ def _start_end_members(work: Work, membership: Membership, chosen: Int64s) -> tu
 # -- kernels by name or signature ------------------------------------------------------------------
 
 
-def exclusive_rows(kernels: Work, attribution: Attribution, chosen: Int64s, labels: Int64s | Int32s) -> KernelRows:
-    """The chosen kernels by region, label and device, each counted to the regions it is in itself."""
+def rows_of_all(kernels: Work, chosen: Int64s, labels: Int64s | Int32s) -> KernelRows:
+    """The chosen kernels by label and device, whatever their region: that column is 0."""
+    return _rows_of(kernels, chosen, np.zeros(len(chosen), dtype=np.int64), labels)
+
+
+def exclusive_rows(
+    kernels: Work, attribution: Attribution, chosen: Int64s, labels: Int64s | Int32s, every: KernelRows | None = None
+) -> KernelRows:
+    """The chosen kernels by region, label and device, each counted to the regions it is in itself.
+
+    `every`: their `rows_of_all`, where somebody has them.
+    """
     membership = attribution.kernels
     parts = [_rows_of(kernels, chosen, _take(regions, chosen), labels) for regions in membership.by_domain]
     if membership.start_end:
         region, members = _start_end_members(kernels, membership, chosen)
         # Not `_take`: a member may occur in several regions, so equal lengths do not mean everything.
         parts.append(_rows_of(kernels, members, region, labels, every=False))
+    if membership.whole is not None:
+        every = every or rows_of_all(kernels, chosen, labels)
+        parts.append(evolve(every, region=np.full(len(every.region), membership.whole, dtype=np.int64)))
     return KernelRows(*map(np.concatenate, zip(*(part.columns for part in parts), strict=True)))
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from attrs import evolve
 
 from llm_perf_opt.diagnosis import diagnose
-from llm_perf_opt.regions.attribution import Attribution, Membership
+from llm_perf_opt.regions.attribution import Attribution
 from llm_perf_opt.regions.columns import UNKNOWN, Int32s, Int64s, Ranges, Timeline, Work
 from llm_perf_opt.regions.intervals import BusyTime
 from llm_perf_opt.regions.operator_names import LIBRARY_DOMAINS
@@ -51,10 +51,7 @@ def covered(timeline: Timeline, attribution: Attribution) -> tuple[Timeline, Att
     def extended(values: Int64s, value: int) -> Int64s:
         return np.concatenate([values, np.full(len(process), value, dtype=np.int64)])
 
-    def holding(work: Work, membership: Membership) -> Membership:
-        return evolve(membership, start_end=membership.start_end | {region: np.arange(len(work))})
-
-    kernels, copies, graphs = map(holding, timeline.work, attribution.memberships)
+    kernels, copies, graphs = (evolve(membership, whole=region) for membership in attribution.memberships)
     found = evolve(
         attribution,
         kernels=kernels,

@@ -196,8 +196,8 @@ class LaunchTable:
         while len(deeper := np.flatnonzero(self._depth[above] > self._depth[region])):
             above[deeper] = self._parent[above[deeper]]
         parts = [self._own[number][1] for number in np.flatnonzero(above == region).tolist()]
-        more = self._attribution.kernels.start_end.get(region)
-        parts += [] if more is None else [more]
+        more = self._attribution.kernels.pieces(region)
+        parts += [more] if len(more) else []
         if len(parts) == 1:
             return parts[0]
         mine = np.zeros(len(self._timeline.kernels), dtype=np.bool_)
