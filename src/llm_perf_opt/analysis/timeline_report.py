@@ -26,6 +26,7 @@ from llm_perf_opt.analysis.waiting import Waiting
 from llm_perf_opt.diagnosis import Diagnosis, diagnose
 from llm_perf_opt.regions.attribution import Attribution
 from llm_perf_opt.regions.columns import UNKNOWN, Bools, CounterSet, Int32s, Int64s, Ranges, Timeline, Work
+from llm_perf_opt.regions.distinct import distinct
 from llm_perf_opt.regions.intervals import union_by_group
 from llm_perf_opt.regions.model import Coverage, MemoryWork, NCUProfileRegion, Scope, ScopeTotals
 from llm_perf_opt.regions.names import short_kernel_name
@@ -229,13 +230,13 @@ def seen_by_ncu(timeline: Timeline, attribution: Attribution) -> set[int]:
     Annotations of the PyTorch profiler are no NVTX ranges, at a graph's launch the ranges of its capture are not
     open, and a whole recording is no range: ncu sees none of them.
     """
-    found = set(np.unique(attribution.range_region).tolist()) if timeline.kind != "kineto" else set()
+    found = set(distinct(attribution.range_region).tolist()) if timeline.kind != "kineto" else set()
     return found - attribution.table.whole
 
 
 def names_in(timeline: Timeline, column: Int32s) -> set[str]:
     """The names that a column has."""
-    return {timeline.strings[number] for number in np.unique(column).tolist()}
+    return {timeline.strings[number] for number in distinct(column).tolist()}
 
 
 def kernel_mask(timeline: Timeline, kernel_filter: NameFilter) -> Bools | None:
@@ -244,7 +245,7 @@ def kernel_mask(timeline: Timeline, kernel_filter: NameFilter) -> Bools | None:
         return None
     strings, kernels = timeline.strings, timeline.kernels
     keeps = np.zeros(len(strings) + 1, dtype=np.bool_)
-    for number in np.unique(kernels.name).tolist():
+    for number in distinct(kernels.name).tolist():
         keeps[number] = kernel_filter.keeps(strings[number], short_kernel_name(strings[number]))
     return keeps[kernels.name]
 

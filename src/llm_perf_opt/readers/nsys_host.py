@@ -8,9 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llm_perf_opt.metrics.host_calls import WAITING_CALLS, call_kind
-from llm_perf_opt.readers.nsys_export import THREAD_BITS, Export, distinct_small, is_one_of, places_of
+from llm_perf_opt.readers.nsys_export import THREAD_BITS, Export, places_of
 from llm_perf_opt.regions.code import parse_place
 from llm_perf_opt.regions.columns import CALL, PYTHON, SHORTEST_EVENT, UNKNOWN, CodeSpans, HostEvents, Int64s
+from llm_perf_opt.regions.distinct import distinct, is_one_of
 
 _LATEST = 2**61
 
@@ -18,7 +19,7 @@ _LATEST = 2**61
 def telling_calls(export: Export, calls: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
     """Of all calls those that are long, synchronise or copy; takes the columns that only they need out of `calls`."""
     end, names = calls.pop("end"), calls.pop("name")
-    texts = export.texts(set(distinct_small(names).tolist()) - {UNKNOWN})
+    texts = export.texts(set(distinct(names).tolist()) - {UNKNOWN})
     waiting = [number for number, text in texts.items() if call_kind(text) in WAITING_CALLS]
     chosen = end - calls["start"] >= SHORTEST_EVENT
     chosen |= is_one_of(names, waiting)

@@ -19,13 +19,13 @@ from llm_perf_opt.readers.nsys_export import (
     Export,
     Progress,
     damaged,
-    distinct_values,
     places_of,
     refuse_impossible,
 )
 from llm_perf_opt.readers.nsys_schema import AXES, GRAPH_NODES, KERNEL_NAMES, KERNELS, MEMCPY, RUNTIME
 from llm_perf_opt.readers.sqlite_columns import Column
 from llm_perf_opt.regions.columns import UNKNOWN, Int32s, Int64s, LaunchConfig, Work
+from llm_perf_opt.regions.distinct import distinct
 
 
 def kernel_columns(export: Export, launch_config: bool, progress: Progress | None) -> dict[str, NDArray[Any]]:
@@ -54,7 +54,7 @@ def copy_columns(export: Export, table: str) -> dict[str, NDArray[Any]]:
     kinds = columns.pop("kind")
     names = {
         k: export.intern_text(f"[{label} {directions[k]}]" if k in directions else f"[{label}]")
-        for k in np.unique(kinds).tolist()
+        for k in distinct(kinds).tolist()
     }
     columns["name"] = np.array([names[k] for k in kinds.tolist()], dtype=np.int32)
     host_sides = [columns.pop(side) for side in sides]
@@ -195,7 +195,7 @@ def join_launches(
     # Exports of 2020 have no process column: then there is one process, and the ids suffice.
     if (columns["pid"] == 0).all() and not (callers == 0).any():
         columns["pid"] = np.full(len(correlation), callers[0], dtype=np.int64)
-    for process in distinct_values(columns["pid"]).tolist():
+    for process in distinct(columns["pid"]).tolist():
         several = len(process_ids) > 1
         calls = np.flatnonzero(callers == process) if several else None
         work = np.flatnonzero(columns["pid"] == process) if several else slice(None)

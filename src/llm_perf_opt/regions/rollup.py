@@ -11,6 +11,7 @@ from attrs import define, evolve, fields
 from llm_perf_opt.regions.attribution import Attribution, Membership
 from llm_perf_opt.regions.columns import UNKNOWN, Bools, Int32s, Int64s, Timeline, Work
 from llm_perf_opt.regions.communication import collective_times
+from llm_perf_opt.regions.distinct import distinct
 from llm_perf_opt.regions.intervals import BusyTime, overlapping, union_by_group
 from llm_perf_opt.regions.merged_work import merged_work
 from llm_perf_opt.regions.stacks import group_by
@@ -183,7 +184,7 @@ def _copies_called(pattern: re.Pattern[str], timeline: Timeline, selection: Sele
 
 
 def _called(pattern: re.Pattern[str], timeline: Timeline, names: Int32s) -> Bools:
-    return np.isin(names, [n for n in np.unique(names).tolist() if n >= 0 and pattern.search(timeline.strings[n])])
+    return np.isin(names, [n for n in distinct(names).tolist() if n >= 0 and pattern.search(timeline.strings[n])])
 
 
 def _graph_launches(kernels: Work, membership: Membership, inside: Int64s, parent: Int64s, depth: Int64s) -> Int64s:
@@ -265,7 +266,7 @@ def _wall_and_idle(timeline: Timeline, selection: Selection, region_of: Int64s, 
     duration = ranges.duration[selection.ranges]
     active = np.zeros(len(duration), dtype=np.int64)
     process_of = ranges.process[selection.ranges]
-    for process in np.unique(process_of).tolist():
+    for process in distinct(process_of).tolist():
         if _is_whole(timeline, selection):
             busy = merged_work(timeline, process).busy
         else:
@@ -326,20 +327,10 @@ def _busy(timeline: Timeline, attribution: Attribution, selection: Selection, pa
     return total
 
 
-def _distinct(columns: list[Int64s | Int32s]) -> list[int]:
-    """The values of some columns, most of which hold one."""
-    found: set[int] = set()
-    for values in columns:
-        if len(values):
-            alike = (values == values[0]).all()
-            found.update([int(values[0])] if alike else np.unique(values).tolist())
-    return sorted(found)
-
-
 def _device_busy(timeline: Timeline, selection: Selection) -> int:
     """How long the devices were busy: a union on each, whoever used it, added up."""
     columns = selection.work(timeline)
-    devices = _distinct([_take(work.device, chosen) for work, chosen in columns])
+    devices = distinct(*(_take(work.device, chosen) for work, chosen in columns)).tolist()
     if len(devices) == 1 and len(timeline.processes) == 1 and _is_whole(timeline, selection):
         return merged_work(timeline, 0).busy.total
     device, start, end = (

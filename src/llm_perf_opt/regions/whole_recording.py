@@ -14,6 +14,7 @@ from attrs import evolve
 from llm_perf_opt.diagnosis import diagnose
 from llm_perf_opt.regions.attribution import Attribution
 from llm_perf_opt.regions.columns import UNKNOWN, Int32s, Int64s, Ranges, Timeline, Work
+from llm_perf_opt.regions.distinct import distinct
 from llm_perf_opt.regions.intervals import BusyTime
 from llm_perf_opt.regions.operator_names import LIBRARY_DOMAINS
 from llm_perf_opt.regions.table import ROOT, WHOLE, RegionTable
@@ -66,7 +67,7 @@ def covered(timeline: Timeline, attribution: Attribution) -> tuple[Timeline, Att
 
 def _processes(timeline: Timeline) -> Int32s:
     """Those that used the GPU."""
-    return np.unique(np.concatenate([work.process for work in timeline.work])).astype(np.int32)
+    return distinct(*(work.process for work in timeline.work)).astype(np.int32)
 
 
 def _around(timeline: Timeline, process: Int32s, columns: list[Work | Ranges]) -> Ranges:
