@@ -124,6 +124,7 @@ class _RegionStacks:
     hosts: tuple[Int64s, Int64s] | None = None  # of all ranges: region and range around the outermost; None: nothing
     _regions: list[int] = Factory(list)
     _known: dict[tuple[int, int], int] = Factory(dict)
+    _as_found: Int64s = Factory(lambda: np.zeros(0, dtype=np.int64))  # `_regions`
 
     def regions_at(self, moments: Int64s) -> Int64s:
         """The innermost region at each moment, ROOT where no range was open."""
@@ -177,6 +178,8 @@ class _RegionStacks:
         self.table.simplified = self.table.simplified or self.stacks.simplified
         done = len(self._regions)
         instances = self.stacks.instance[done:]
+        if not len(instances):
+            return self._as_found
         outside = [ROOT] * len(instances) if self.hosts is None else self.hosts[0][instances].tolist()
         columns = (self.stacks.parent[done:].tolist(), self.names[instances].tolist(), outside)
         for below, name, host in zip(*columns, strict=True):
@@ -185,7 +188,8 @@ class _RegionStacks:
             if number is None:
                 number = self._known[key] = self.table.intern(self.domain, PUSH_POP, key[0], self.strings[name])
             self._regions.append(number)
-        return np.array(self._regions, dtype=np.int64)
+        self._as_found = np.array(self._regions, dtype=np.int64)
+        return self._as_found
 
 
 class _Attributor:

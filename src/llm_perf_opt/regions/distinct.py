@@ -41,6 +41,8 @@ def _distinct(values: NDArray[Any]) -> Int64s:
 
 def is_one_of(values: NDArray[Any], wanted: Collection[int]) -> Bools:
     """For each of a column of ids, whether it is one of these."""
+    if not len(wanted):
+        return np.zeros(len(values), dtype=np.bool_)
     known = close_together(values)
     if known is None:
         return np.isin(values, np.array([n for n in wanted if abs(n) < 2**31], dtype=np.int64))

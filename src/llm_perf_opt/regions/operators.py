@@ -12,7 +12,7 @@ import numpy as np
 from attrs import evolve
 
 from llm_perf_opt.regions.columns import UNKNOWN, Bools, Int64s, Timeline
-from llm_perf_opt.regions.distinct import distinct
+from llm_perf_opt.regions.distinct import distinct, is_one_of
 from llm_perf_opt.regions.operator_names import is_backward, is_operator, without_arguments
 from llm_perf_opt.regions.stacks import build_stacks, group_by
 
@@ -24,8 +24,8 @@ def engine_threads(timeline: Timeline) -> list[int]:
     """
     names = [n for n, name in enumerate(timeline.strings) if is_backward(name)]
     ranges, found = timeline.ranges, set(timeline.engine_threads)
-    of_engine = np.isin(ranges.name, names) if names else np.zeros(len(ranges), dtype=np.bool_)
-    for thread in np.unique(ranges.thread[of_engine]).tolist():
+    of_engine = is_one_of(ranges.name, names)
+    for thread in distinct(ranges.thread[of_engine]).tolist():
         mine = np.flatnonzero((ranges.thread == thread) & ~ranges.start_end)
         mine = mine[np.lexsort((-ranges.end[mine], ranges.start[mine]))]
         reach = np.concatenate([[-1], np.maximum.accumulate(ranges.end[mine])[:-1]])

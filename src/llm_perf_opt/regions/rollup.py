@@ -310,20 +310,27 @@ def _busy(timeline: Timeline, attribution: Attribution, selection: Selection, pa
             start, end = start[order], end[order]
         if len(start) == 0:
             continue
+        # Work that runs alone adds its duration to every region around it. Only where work runs side
+        # by side, seldom with one stream, does it matter that a union is not a sum.
         crowded = overlapping(start, end)
+        beside = listed = np.flatnonzero(crowded)
+        alone = np.where(crowded, 0.0, end - start)
+        if order is not None:  # regions are listed kind by kind
+            listed, in_order = order[beside], alone
+            alone = np.empty_like(in_order)
+            alone[order] = in_order
         for domain in range(len(timeline.domains)):
             regions = np.concatenate(
                 [_take(m.by_domain[domain], chosen) for (_, chosen), m in zip(columns, memberships, strict=True)]
             )
-            regions = regions if order is None else regions[order]
-            # Work that runs alone adds its duration to every region around it. Only where work runs side
-            # by side, seldom with one stream, does it matter that a union is not a sum.
-            alone = np.bincount(regions[~crowded] + 1, weights=(end - start)[~crowded], minlength=len(parent) + 1)
-            total += add_up(alone[1:].astype(np.int64), parent, depth)
-            total += _busy_by_level(regions[crowded], start[crowded], end[crowded], parent, depth)
+            own = np.bincount(regions + 1, weights=alone, minlength=len(parent) + 1)[1:]
+            total += add_up(own.astype(np.int64), parent, depth)
+            total += _busy_by_level(regions[listed], start[beside], end[beside], parent, depth)
         total += _busy_start_end(columns, memberships, len(parent))
         if (whole := attribution.kernels.whole) is not None:
-            total[whole] += BusyTime.of(start, end).total
+            everything = _is_whole(timeline, selection)
+            busy = merged_work(timeline, process).busy if everything else BusyTime.of(start, end)
+            total[whole] += busy.total
     return total
 
 
@@ -430,29 +437,37 @@ def _rows_of(
     duration = take(kernels.end, chosen) - take(kernels.start, chosen)
     label = take(labels, chosen).astype(np.int64)
     device = take(kernels.device, chosen).astype(np.int64)
-    calls = np.ones(len(chosen), dtype=np.int64)
-    return _merge_rows(regions.astype(np.int64, copy=False), label, device, calls, duration, duration, duration)
+    return _merge_rows(regions.astype(np.int64, copy=False), label, device, None, duration, duration, duration)
 
 
 def _merge_rows(
-    region: Int64s, label: Int64s, device: Int64s, calls: Int64s, total: Int64s, shortest: Int64s, longest: Int64s
+    region: Int64s,
+    label: Int64s,
+    device: Int64s,
+    calls: Int64s | None,
+    total: Int64s,
+    shortest: Int64s,
+    longest: Int64s,
 ) -> KernelRows:
+    """Equal rows added up. `calls`: None where each row is one."""
     if len(region) == 0:
-        return KernelRows(region, label, device, calls, total, shortest, longest)
+        return KernelRows(region, label, device, region, total, shortest, longest)
     labels, low = int(label.max()) + 1, int(device.min())
     devices = int(device.max()) - low + 1
-    key = (region * labels + label) * devices + (device - low)
+    key = region * labels + label
+    if devices > 1:
+        key = key * devices + (device - low)
     size = (int(region.max()) + 1) * labels * devices
     # Few possible keys: count into bins. Many: sort.
-    if size <= 4 * len(key) + 65536:
-        seen = np.flatnonzero(np.bincount(key, minlength=size))
-        place = np.zeros(size, dtype=np.int64)
-        place[seen] = np.arange(len(seen))
-        which = place[key]
+    if size <= len(key) + 65536:
+        which = key
+        count = np.bincount(which, minlength=size)
+        used = seen = np.flatnonzero(count)
     else:
         seen, which = np.unique(key, return_inverse=True)
-        which = which.reshape(-1)
-    rows = len(seen)
+        which, used = which.reshape(-1), np.arange(len(seen))
+        count = np.bincount(which, minlength=len(seen))
+    rows = len(count)
     minima = np.full(rows, np.iinfo(np.int64).max)
     np.minimum.at(minima, which, shortest)
     maxima = np.zeros(rows, dtype=np.int64)
@@ -461,10 +476,10 @@ def _merge_rows(
         region=seen // devices // labels,
         label=seen // devices % labels,
         device=seen % devices + low,
-        calls=np.bincount(which, weights=calls, minlength=rows).astype(np.int64),
-        total=np.bincount(which, weights=total, minlength=rows).astype(np.int64),
-        shortest=minima,
-        longest=maxima,
+        calls=(count if calls is None else np.bincount(which, weights=calls, minlength=rows))[used].astype(np.int64),
+        total=np.bincount(which, weights=total, minlength=rows)[used].astype(np.int64),
+        shortest=minima[used],
+        longest=maxima[used],
     )
 
 
