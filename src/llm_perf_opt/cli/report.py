@@ -74,7 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _finished(paths: list[str], request: ReportRequest) -> NCUProfileRegionReport | None:
     """The report itself, where one was given: a report.json, or a folder that has one and no recordings."""
-    from llm_perf_opt.api.result import finish_report, is_report, open_report, recordings_beside
+    from llm_perf_opt.api.finished import finish_report, is_report, recordings_beside
 
     for name in paths:
         finish_report(Path(name))
@@ -86,6 +86,8 @@ def _finished(paths: list[str], request: ReportRequest) -> NCUProfileRegionRepor
         raise UserError(
             f"{path} is a finished report: its kernels can no longer be chosen.", "Give the recordings instead."
         )
+    from llm_perf_opt.api.result import open_report
+
     attribution = None if asked.attribution == "auto" else asked.attribution
     return open_report(*paths, include=asked.include, exclude=asked.exclude, attribution=attribution).data
 
