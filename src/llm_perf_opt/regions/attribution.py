@@ -129,14 +129,12 @@ class _RegionStacks:
     def regions_at(self, moments: Int64s) -> Int64s:
         """The innermost region at each moment, ROOT where no range was open."""
         top = self.stacks.top_at(moments)
-        regions = self._regions_of_nodes()
-        return np.where(top >= 0, regions[np.maximum(top, 0)], ROOT) if len(regions) else np.full(len(top), ROOT)
+        return np.append(self._regions_of_nodes(), ROOT)[top]  # UNKNOWN is the last
 
     def ranges_at(self, moments: Int64s) -> Int64s:
         """The innermost range at each moment, UNKNOWN where none was open."""
         top = self.stacks.top_at(moments)
-        instance = self.stacks.instance
-        return np.where(top >= 0, instance[np.maximum(top, 0)], UNKNOWN) if len(instance) else top
+        return np.append(self.stacks.instance, UNKNOWN)[top]  # UNKNOWN is the last
 
     def is_hosted(self, moments: Int64s) -> Bools:
         """Does the outermost range open at each moment lie in a range of another thread?"""

@@ -10,6 +10,7 @@ from attrs import define
 
 from llm_perf_opt.metrics.families import COLLECTIVE, family_of
 from llm_perf_opt.regions.attribution import Membership
+from llm_perf_opt.regions.blocks import taken
 from llm_perf_opt.regions.columns import UNKNOWN, Bools, Int64s, Timeline
 from llm_perf_opt.regions.distinct import distinct, is_one_of
 from llm_perf_opt.regions.intervals import BusyTime, union_by_group
@@ -26,7 +27,7 @@ class CollectiveTimes:
 
 def collective_kernels(timeline: Timeline, chosen: Int64s) -> Bools:
     """Which of the chosen kernels are collectives."""
-    names = timeline.kernels.name[chosen]
+    names = taken(timeline.kernels.name, chosen)
     used = distinct(names).tolist()
     return is_one_of(names, [n for n in used if n != UNKNOWN and family_of(timeline.strings[n]) == COLLECTIVE])
 

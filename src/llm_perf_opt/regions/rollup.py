@@ -9,6 +9,7 @@ import numpy as np
 from attrs import define, evolve, fields
 
 from llm_perf_opt.regions.attribution import Attribution, Membership
+from llm_perf_opt.regions.blocks import blocks, blocks_of, taken
 from llm_perf_opt.regions.columns import UNKNOWN, Bools, Int32s, Int64s, Timeline, Work
 from llm_perf_opt.regions.communication import collective_times
 from llm_perf_opt.regions.distinct import distinct
@@ -213,35 +214,30 @@ def _graph_launches(kernels: Work, membership: Membership, inside: Int64s, paren
     return result
 
 
-def _take(values: Int64s | Int32s, chosen: Int64s) -> Int64s | Int32s:
-    """`values[chosen]`, without a copy where everything is chosen."""
-    return values if len(chosen) == len(values) else values[chosen]
-
-
 def _sums(work: Work, membership: Membership, chosen: Int64s, count: int) -> Sums:
     """Count, time and bytes of each region's own work."""
-    counts, times, sizes = (np.zeros(count, dtype=np.int64) for _ in range(3))
-    if len(chosen) == 0 or count == 0:
-        return Sums(counts, times, sizes)
-    duration = _take(work.end, chosen) - _take(work.start, chosen)
-    for regions in membership.by_domain:
-        mine = _take(regions, chosen) + 1  # ROOT is -1: bin 0 collects what is outside
-        counts += np.bincount(mine, minlength=count + 1)[1:]
-        times += np.bincount(mine, weights=duration, minlength=count + 1)[1:].astype(np.int64)
-        if work.bytes is not None:
-            sizes += np.bincount(mine, weights=work.bytes[chosen], minlength=count + 1)[1:].astype(np.int64)
+    counts, times, sizes = np.zeros(count, dtype=np.int64), np.zeros(count), np.zeros(count)
+    if count == 0:
+        return Sums(counts, counts.copy(), counts.copy())
+    for which in blocks_of(chosen, len(work)):
+        duration = work.end[which] - work.start[which]
+        for regions in membership.by_domain:
+            mine = regions[which] + 1  # ROOT is -1: bin 0 collects what is outside
+            counts += np.bincount(mine, minlength=count + 1)[1:]
+            times += np.bincount(mine, weights=duration, minlength=count + 1)[1:]
+            if work.bytes is not None:
+                sizes += np.bincount(mine, weights=work.bytes[which], minlength=count + 1)[1:]
+        if membership.whole is not None:
+            counts[membership.whole] += len(duration)
+            times[membership.whole] += duration.sum()
+            sizes[membership.whole] += 0 if work.bytes is None else work.bytes[which].sum()
     if membership.start_end:
         region, members = _start_end_members(work, membership, chosen)
         counts += np.bincount(region, minlength=count)
-        times += np.bincount(region, weights=work.end[members] - work.start[members], minlength=count).astype(np.int64)
+        times += np.bincount(region, weights=work.end[members] - work.start[members], minlength=count)
         if work.bytes is not None:
-            sizes += np.bincount(region, weights=work.bytes[members], minlength=count).astype(np.int64)
-    if membership.whole is not None:
-        counts[membership.whole] += len(chosen)
-        times[membership.whole] += int(duration.sum())
-        if work.bytes is not None:
-            sizes[membership.whole] += int(work.bytes[chosen].sum())
-    return Sums(counts, times, sizes)
+            sizes += np.bincount(region, weights=work.bytes[members], minlength=count)
+    return Sums(counts, times.astype(np.int64), sizes.astype(np.int64))
 
 
 def _tally(membership: Membership, mask: Bools, count: int) -> Int64s:
@@ -313,19 +309,24 @@ def _busy(timeline: Timeline, attribution: Attribution, selection: Selection, pa
         # Work that runs alone adds its duration to every region around it. Only where work runs side
         # by side, seldom with one stream, does it matter that a union is not a sum.
         crowded = overlapping(start, end)
-        beside = listed = np.flatnonzero(crowded)
-        alone = np.where(crowded, 0.0, end - start)
+        alone = np.where(crowded, 0, end - start)
         if order is not None:  # regions are listed kind by kind
-            listed, in_order = order[beside], alone
-            alone = np.empty_like(in_order)
+            in_order, alone = alone, np.empty_like(alone)
             alone[order] = in_order
+        beside = np.flatnonzero(crowded)
+        listed = beside if order is None else order[beside]
         for domain in range(len(timeline.domains)):
-            regions = np.concatenate(
-                [_take(m.by_domain[domain], chosen) for (_, chosen), m in zip(columns, memberships, strict=True)]
-            )
-            own = np.bincount(regions + 1, weights=alone, minlength=len(parent) + 1)[1:]
+            own, regions = np.zeros(len(parent)), np.empty(len(beside), dtype=np.int64)
+            begin = 0
+            for (work, chosen), membership in zip(columns, memberships, strict=True):
+                of_domain, time = membership.by_domain[domain], alone[begin : begin + len(chosen)]
+                for part, which in zip(blocks(len(chosen)), blocks_of(chosen, len(work)), strict=True):
+                    own += np.bincount(of_domain[which] + 1, weights=time[part], minlength=len(parent) + 1)[1:]
+                mine = (listed >= begin) & (listed < begin + len(chosen))
+                regions[mine] = of_domain[chosen[listed[mine] - begin]]
+                begin += len(chosen)
             total += add_up(own.astype(np.int64), parent, depth)
-            total += _busy_by_level(regions[listed], start[beside], end[beside], parent, depth)
+            total += _busy_by_level(regions, start[beside], end[beside], parent, depth)
         total += _busy_start_end(columns, memberships, len(parent))
         if (whole := attribution.kernels.whole) is not None:
             everything = _is_whole(timeline, selection)
@@ -337,7 +338,7 @@ def _busy(timeline: Timeline, attribution: Attribution, selection: Selection, pa
 def _device_busy(timeline: Timeline, selection: Selection) -> int:
     """How long the devices were busy: a union on each, whoever used it, added up."""
     columns = selection.work(timeline)
-    devices = distinct(*(_take(work.device, chosen) for work, chosen in columns)).tolist()
+    devices = distinct(*(taken(work.device, chosen) for work, chosen in columns)).tolist()
     if len(devices) == 1 and len(timeline.processes) == 1 and _is_whole(timeline, selection):
         return merged_work(timeline, 0).busy.total
     device, start, end = (
@@ -391,7 +392,7 @@ def _start_end_members(work: Work, membership: Membership, chosen: Int64s) -> tu
 
 def rows_of_all(kernels: Work, chosen: Int64s, labels: Int64s | Int32s) -> KernelRows:
     """The chosen kernels by label and device, whatever their region: that column is 0."""
-    return _rows_of(kernels, chosen, np.zeros(len(chosen), dtype=np.int64), labels)
+    return _rows_by_block(kernels, None, chosen, labels)
 
 
 def exclusive_rows(
@@ -402,15 +403,14 @@ def exclusive_rows(
     `every`: their `rows_of_all`, where somebody has them.
     """
     membership = attribution.kernels
-    parts = [_rows_of(kernels, chosen, _take(regions, chosen), labels) for regions in membership.by_domain]
+    parts = [_rows_by_block(kernels, regions, chosen, labels) for regions in membership.by_domain]
     if membership.start_end:
         region, members = _start_end_members(kernels, membership, chosen)
-        # Not `_take`: a member may occur in several regions, so equal lengths do not mean everything.
-        parts.append(_rows_of(kernels, members, region, labels, every=False))
+        parts.append(_rows_of(kernels, members, region, labels))
     if membership.whole is not None:
         every = every or rows_of_all(kernels, chosen, labels)
         parts.append(evolve(every, region=np.full(len(every.region), membership.whole, dtype=np.int64)))
-    return KernelRows(*map(np.concatenate, zip(*(part.columns for part in parts), strict=True)))
+    return _one_behind_the_other(parts)
 
 
 def lift(rows: KernelRows, attribution: Attribution) -> list[KernelRows]:
@@ -426,18 +426,29 @@ def lift(rows: KernelRows, attribution: Attribution) -> list[KernelRows]:
     return levels
 
 
-def _rows_of(
-    kernels: Work, chosen: Int64s, regions: Int64s | Int32s, labels: Int64s | Int32s, every: bool = True
-) -> KernelRows:
-    """Rows of the chosen kernels, each counted to its region."""
-    take = _take if every else lambda values, which: values[which]
-    keep = regions != ROOT
-    if not keep.all():
-        chosen, regions = chosen[keep], regions[keep]
-    duration = take(kernels.end, chosen) - take(kernels.start, chosen)
-    label = take(labels, chosen).astype(np.int64)
-    device = take(kernels.device, chosen).astype(np.int64)
-    return _merge_rows(regions.astype(np.int64, copy=False), label, device, None, duration, duration, duration)
+def _rows_by_block(kernels: Work, regions: Int64s | None, chosen: Int64s, labels: Int64s | Int32s) -> KernelRows:
+    """Rows of the chosen kernels by the region of each; None: all count to region 0."""
+    found = []
+    for which in blocks_of(chosen, len(kernels)):
+        of_block = np.zeros(1, dtype=np.int64) if regions is None else regions[which]
+        found.append(_rows_of(kernels, which, of_block, labels))
+    return merged_rows(found or [_rows_of(kernels, chosen, chosen, labels)])
+
+
+def _rows_of(kernels: Work, which: slice | Int64s, regions: Int64s, labels: Int64s | Int32s) -> KernelRows:
+    """Rows of some kernels, each counted to its region; those of ROOT are left out."""
+    duration = kernels.end[which] - kernels.start[which]
+    region = np.broadcast_to(regions.astype(np.int64, copy=False), len(duration))
+    columns = [region, labels[which].astype(np.int64), kernels.device[which].astype(np.int64), duration]
+    inside = region != ROOT
+    if not inside.all():
+        columns = [column[inside] for column in columns]
+    region, label, device, duration = columns
+    return _merge_rows(region, label, device, None, duration, duration, duration)
+
+
+def _one_behind_the_other(parts: list[KernelRows]) -> KernelRows:
+    return KernelRows(*map(np.concatenate, zip(*(part.columns for part in parts), strict=True)))
 
 
 def _merge_rows(
@@ -487,7 +498,7 @@ def merged_rows(tables: list[KernelRows]) -> KernelRows:
     """Several tables of rows as one, equal rows added up."""
     if len(tables) == 1:
         return tables[0]
-    return _merge_rows(*map(np.concatenate, zip(*(rows.columns for rows in tables), strict=True)))
+    return _merge_rows(*_one_behind_the_other(tables).columns)
 
 
 def rows_per_region(levels: list[KernelRows]) -> dict[int, tuple[KernelRows, Int64s]]:
