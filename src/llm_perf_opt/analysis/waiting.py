@@ -24,7 +24,7 @@ from llm_perf_opt.regions.columns import SHORTEST_EVENT, UNKNOWN, Bools, CodeSpa
 from llm_perf_opt.regions.distinct import distinct
 from llm_perf_opt.regions.fixes import IdleLine
 from llm_perf_opt.regions.idle import GapSize, GpuSide, IdleCause, IdleTime
-from llm_perf_opt.regions.intervals import BusyTime
+from llm_perf_opt.regions.intervals import BusyTime, running
 from llm_perf_opt.regions.operator_calls import outermost_around
 from llm_perf_opt.regions.operator_names import is_operator
 from llm_perf_opt.regions.rollup import Selection
@@ -318,7 +318,7 @@ class _GapSums:
         for cause in distinct(self._cause).tolist():
             if cause != UNKNOWN:
                 mine = np.flatnonzero(self._cause == cause)
-                self._of_cause[cause] = mine, _running(length[mine])
+                self._of_cause[cause] = mine, running(length[mine])
 
     @cached_property
     def operators(self) -> IdleLines | None:
@@ -389,10 +389,6 @@ def _compiled_again(idle: IdleTime, instances: int) -> IdleTime:
     causes = [evolve(one, cause="compile") if new else one for one, new in zip(idle.causes, again, strict=True)]
     lines = [evolve(line, cause="compile") if line.cause == "module" else line for line in idle.lines]
     return evolve(idle, causes=causes, lines=lines)
-
-
-def _running(values: Int64s) -> Int64s:
-    return np.concatenate([[0], np.cumsum(values)])
 
 
 def listed(causes: Iterable[IdleCause]) -> list[IdleCause]:

@@ -28,6 +28,7 @@ import numpy as np
 from attrs import Factory, define
 
 from llm_perf_opt.regions.columns import UNKNOWN, Bools, Int32s, Int64s, Timeline, Work
+from llm_perf_opt.regions.distinct import distinct
 from llm_perf_opt.regions.intervals import BusyTime
 from llm_perf_opt.regions.operators import engine_threads
 from llm_perf_opt.regions.stacks import Stacks, build_stacks, group_by
@@ -309,9 +310,12 @@ class _Attributor:
         for regions in result:
             open_somewhere |= regions != ROOT
         for domain, regions in enumerate(result):
-            users = np.unique(ranges.thread[self.push_pop[ranges.domain[self.push_pop] == domain]])
-            outsider = ~np.isin(column.thread, users)
-            candidates = np.flatnonzero((column.time != UNKNOWN) & (regions == ROOT) & (outsider | ~open_somewhere))
+            users = distinct(ranges.thread[self.push_pop[ranges.domain[self.push_pop] == domain]])
+            if not len(users):
+                continue  # there is nothing to be adopted by
+            candidates = np.flatnonzero((column.time != UNKNOWN) & (regions == ROOT))
+            outsider = ~np.isin(column.thread[candidates], users)
+            candidates = candidates[outsider | ~open_somewhere[candidates]]
             for process, part in group_by(column.process[candidates]):
                 members = candidates[part]
                 owners = np.unique(ranges.thread[self.push_pop[ranges.process[self.push_pop] == process]])

@@ -128,6 +128,11 @@ class Launched:
         return total
 
 
+def _merged(parts: list[Int64s]) -> Int64s:
+    """Kernels are numbered as they began."""
+    return parts[0] if len(parts) == 1 else np.sort(np.concatenate(parts))
+
+
 class LaunchTable:
     """All kernels of a timeline with their operators; answers for many regions."""
 
@@ -158,15 +163,15 @@ class LaunchTable:
 
     def _of(self, region: int, processes: Sequence[int], windows: tuple[Int64s, Int64s]) -> Launched | None:
         kernels = self._timeline.kernels
-        members = self._members(region)
+        parts = self._parts(region)
         if len(self._timeline.processes) > 1:
-            members = members[np.isin(kernels.process[members], processes)]
-        if not len(members):
+            parts = [part[np.isin(kernels.process[part], processes)] for part in parts]
+        if not any(len(part) for part in parts):
             return None
-        chosen = self._last(members, windows[0])
+        chosen = self._last(parts, windows[0], in_order=region not in self._attribution.kernels.start_end)
         if len(processes) > 1:
             chosen = chosen[np.argsort(kernels.process[chosen], kind="stable")]
-        whole = (kernels.end[members] - kernels.start[members]).sum()
+        whole = sum(int((kernels.end[part] - kernels.start[part]).sum()) for part in parts)
         time = kernels.end[chosen] - kernels.start[chosen]
         pairs = self._paths_of(chosen) * (len(self._timeline.strings) + 1) + kernels.name[chosen]
         used, which = np.unique(pairs, return_inverse=True)
@@ -182,28 +187,34 @@ class LaunchTable:
             annotations=annotations,
         )
 
-    def _last(self, members: Int64s, starts: Int64s) -> Int64s:
-        """Kernels of the last instances, whole ones, that have enough of them."""
-        if len(members) <= _ENOUGH:
-            return members
-        starts, launched = np.sort(starts), self._timeline.kernels.host_time[members]
-        latest = np.partition(launched, len(launched) - _ENOUGH)[len(launched) - _ENOUGH]  # before it are not enough
+    def _last(self, parts: list[Int64s], starts: Int64s, *, in_order: bool) -> Int64s:
+        """Kernels of the last instances, whole ones, that have enough of them. `in_order`: the parts are sorted."""
+        if sum(map(len, parts)) <= _ENOUGH:
+            return _merged(parts)
+        starts, launched = np.sort(starts), self._timeline.kernels.host_time
+        quick = in_order and self._ran_as_launched  # then the last of each part are enough to look at
+        members = _merged([part[-_ENOUGH:] for part in parts] if quick else parts)
+        times = launched[members]
+        latest = np.partition(times, len(times) - _ENOUGH)[len(times) - _ENOUGH]  # before it are not enough
         first = int(np.searchsorted(starts, latest, side="right"))
-        return members[launched >= starts[first - 1]][:_MOST] if first else members[:_MOST]
+        if not quick:
+            return members[times >= starts[first - 1]][:_MOST] if first else members[:_MOST]
+        begin = np.searchsorted(launched, starts[first - 1]) if first else 0
+        return _merged([part[np.searchsorted(part, begin) :] for part in parts])[:_MOST]
 
-    def _members(self, region: int) -> Int64s:
+    @cached_property
+    def _ran_as_launched(self) -> bool:
+        launched = self._timeline.kernels.host_time
+        return bool((launched[1:] >= launched[:-1]).all())
+
+    def _parts(self, region: int) -> list[Int64s]:
+        """Kernels of a region in parts, none of them in two."""
         above = self._own_regions.copy()
         while len(deeper := np.flatnonzero(self._depth[above] > self._depth[region])):
             above[deeper] = self._parent[above[deeper]]
         parts = [self._own[number][1] for number in np.flatnonzero(above == region).tolist()]
         more = self._attribution.kernels.pieces(region)
-        parts += [more] if len(more) else []
-        if len(parts) == 1:
-            return parts[0]
-        mine = np.zeros(len(self._timeline.kernels), dtype=np.bool_)
-        for part in parts:
-            mine[part] = True
-        return np.flatnonzero(mine)  # kernels are numbered as they began
+        return [*parts, more] if len(more) else parts
 
     def _kind(self, path: int, name: int) -> LaunchKind:
         kind = self._kinds.get((path, name))
