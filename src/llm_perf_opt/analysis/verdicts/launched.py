@@ -110,7 +110,8 @@ class Launched:
 
     def fits(self, test: Callable[[LaunchKind], bool]) -> Bools:
         """Rows whose kind passes a test, which is asked once for each kind."""
-        return np.array([test(kind) for kind in self.kinds], dtype=np.bool_)[self.which]
+        passing = [test(kind) for kind in self.kinds]
+        return np.array(passing, dtype=np.bool_)[self.which] if any(passing) else np.zeros(len(self), dtype=np.bool_)
 
     def time(self, rows: Bools) -> float:
         """Of some rows, in ns, for all steady instances."""
