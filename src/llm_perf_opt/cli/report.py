@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from llm_perf_opt.cli.arguments import values_of
 from llm_perf_opt.errors import UserError
+from llm_perf_opt.process.matrix_threads import no_matrix_threads
 
 if TYPE_CHECKING:
     from llm_perf_opt.regions.model import NCUProfileRegionReport
@@ -46,6 +47,8 @@ def parse_formats(text: str) -> list[str]:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    with no_matrix_threads():
+        import numpy  # noqa: F401 - everything below needs it
     from llm_perf_opt.api.reporting import BESIDE, INSIDE_RUN, Showing, make_report, publish
     from llm_perf_opt.report.renderers import FORMATS
     from llm_perf_opt.request import report_request
