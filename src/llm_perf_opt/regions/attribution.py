@@ -101,16 +101,19 @@ class _Moments:
     """Host-side moments to be placed into stacks: launches of work, or captures of graph nodes."""
 
     time: Int64s
-    thread: Int64s
-    process: Int64s
-    by_thread: dict[int, Int64s]
+    thread: Int32s | Int64s
+    process: Int32s | Int64s
+    by_thread: dict[int, Int64s | slice]  # which are of each thread
 
     @staticmethod
-    def of(time: Int64s, thread: Int64s, process: Int64s) -> _Moments:
-        known = np.flatnonzero((thread != UNKNOWN) & (time != UNKNOWN))
-        whole = len(known) == len(time)
-        groups = {key: part if whole else known[part] for key, part in group_by(thread[known])}
-        return _Moments(time, thread, process, groups)
+    def of(time: Int64s, thread: Int32s | Int64s, process: Int32s | Int64s) -> _Moments:
+        is_known = (thread != UNKNOWN) & (time != UNKNOWN)
+        if not is_known.all():
+            known = np.flatnonzero(is_known)
+            return _Moments(time, thread, process, {key: known[part] for key, part in group_by(thread[known])})
+        if len(used := distinct(thread)) == 1:
+            return _Moments(time, thread, process, {int(used[0]): slice(None)})
+        return _Moments(time, thread, process, dict(group_by(thread)))
 
 
 @define(eq=False)
@@ -211,11 +214,8 @@ class _Attributor:
         timeline = self.timeline
         owner = np.array(timeline.threads or [0], dtype=np.int64)
         nodes = timeline.graph_nodes
-        columns = [
-            _Moments.of(work.host_time, work.thread.astype(np.int64), work.process.astype(np.int64))
-            for work in timeline.work
-        ]
-        columns.append(_Moments.of(nodes.host_time, nodes.thread.astype(np.int64), owner[nodes.thread]))
+        columns = [_Moments.of(work.host_time, work.thread, work.process) for work in timeline.work]
+        columns.append(_Moments.of(nodes.host_time, nodes.thread, owner[nodes.thread]))
         kernels, copies, graphs, captured = self._place(columns)
         if self.mode != "thread" and len(nodes.host_time):
             self._descend(timeline.kernels, kernels, captured.by_domain)
@@ -416,7 +416,7 @@ class _Attributor:
         return self.table.intern_path(self.timeline.domains[domain], outer + inner[shared:])
 
 
-def _time_lookup(column: _Moments, holders: Int64s, holder: int) -> Callable[[BusyTime], Int64s]:
+def _time_lookup(column: _Moments, holders: Int32s | Int64s, holder: int) -> Callable[[BusyTime], Int64s]:
     """A function from windows to the moments of one thread or process that lie inside them."""
     mine = np.flatnonzero((holders == holder) & (column.time != UNKNOWN))
     times = column.time[mine]

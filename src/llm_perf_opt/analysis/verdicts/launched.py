@@ -16,9 +16,10 @@ from attrs import define, field
 from llm_perf_opt.analysis.verdicts.launches import Launches
 from llm_perf_opt.metrics.families import family_of
 from llm_perf_opt.regions.attribution import Attribution
+from llm_perf_opt.regions.blocks import blocks
 from llm_perf_opt.regions.columns import UNKNOWN, Bools, Int64s, Timeline
 from llm_perf_opt.regions.stacks import Stacks, build_stacks, group_by
-from llm_perf_opt.regions.table import ROOT
+from llm_perf_opt.regions.table import ROOT, add_up
 from llm_perf_opt.regions.tensors import Tensor, from_text
 
 # Launches of a region that are looked at: the last instances that have so many, and no more of a single one.
@@ -155,6 +156,17 @@ class LaunchTable:
     def _launch_times(self) -> Int64s:
         return np.sort(np.concatenate([self._timeline.kernels.host_time, self._timeline.copies.host_time]))
 
+    @cached_property
+    def _times(self) -> Int64s:
+        """Of all kernels in each region and below it, where it is one of a stack of ranges."""
+        kernels, count = self._timeline.kernels, len(self._parent)
+        own = np.zeros(count)
+        for part in blocks(len(kernels)):
+            duration = kernels.end[part] - kernels.start[part]
+            for regions in self._attribution.kernels.by_domain:
+                own += np.bincount(regions[part] + 1, weights=duration, minlength=count + 1)[1:]
+        return add_up(own.astype(np.int64), self._parent, self._depth)
+
     def of(self, region: int, processes: Sequence[int], windows: tuple[Int64s, Int64s]) -> Launched | None:
         """Kernels of a region in some processes; None where there are none. `windows`: its instances on the host."""
         key = region, tuple(processes)
@@ -172,7 +184,8 @@ class LaunchTable:
         chosen = self._last(parts, windows[0], in_order=region not in self._attribution.kernels.start_end)
         if len(processes) > 1:
             chosen = chosen[np.argsort(kernels.process[chosen], kind="stable")]
-        whole = sum(int((kernels.end[part] - kernels.start[part]).sum()) for part in parts)
+        everything = len(self._timeline.processes) == 1 and not len(self._attribution.kernels.pieces(region))
+        whole = self._times[region] if everything else sum((kernels.end[p] - kernels.start[p]).sum() for p in parts)
         time = kernels.end[chosen] - kernels.start[chosen]
         pairs = self._paths_of(chosen) * (len(self._timeline.strings) + 1) + kernels.name[chosen]
         used, which = np.unique(pairs, return_inverse=True)
@@ -194,7 +207,7 @@ class LaunchTable:
             return _merged(parts)
         starts, launched = np.sort(starts), self._timeline.kernels.host_time
         quick = in_order and self._ran_as_launched  # then the last of each part are enough to look at
-        members = _merged([part[-_ENOUGH:] for part in parts] if quick else parts)
+        members = np.concatenate([part[-_ENOUGH:] for part in parts]) if quick else _merged(parts)
         times = launched[members]
         latest = np.partition(times, len(times) - _ENOUGH)[len(times) - _ENOUGH]  # before it are not enough
         first = int(np.searchsorted(starts, latest, side="right"))
