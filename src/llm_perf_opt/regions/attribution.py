@@ -55,6 +55,18 @@ class Membership:
             outside[members] = False
         return outside
 
+    def start_end_members(self, chosen: Int64s) -> tuple[Int64s, Int64s]:
+        """Start/end regions and the chosen pieces in them, as two columns."""
+        none = np.zeros(0, dtype=np.int64)
+        if not self.start_end:
+            return none, none
+        is_chosen = np.zeros(len(self.adopted), dtype=np.bool_)
+        is_chosen[chosen] = True
+        region = np.repeat(np.array(list(self.start_end), dtype=np.int64), [len(m) for m in self.start_end.values()])
+        members = np.concatenate([none, *self.start_end.values()])
+        keep = is_chosen[members]
+        return region[keep], members[keep]
+
     def pieces(self, region: int) -> Int64s:
         """Of a start/end region, or of the whole recording beside ranges; none of any other."""
         if region == self.whole:
