@@ -41,17 +41,22 @@ HERE = Path(__file__).resolve().parent
 DATA = HERE / "data"
 RESULTS = HERE / "results"
 
-# The columns from which kernels can be given to ranges, and nothing else.
-FETCHALL = """
+# What the reader reads of the tables that grow with a recording, and nothing else (`tests/test_results.py` compares).
+_WORK = ("start", "end", "deviceId", "correlationId", "globalPid", "graphNodeId")
+FETCHED = {
+    KERNELS: (*_WORK, "demangledName"),
+    "CUPTI_ACTIVITY_KIND_MEMCPY": (*_WORK, "bytes", "copyKind", "srcKind", "dstKind"),
+    "CUPTI_ACTIVITY_KIND_MEMSET": (*_WORK, "bytes"),
+    RUNTIME: ("start", "end", "globalTid", "correlationId", "nameId"),
+    "NVTX_EVENTS": ("start", "end", "eventType", "globalTid", "domainId", "text", "textId"),
+}
+FETCHALL = f"""
 import sqlite3, sys
-db = sqlite3.connect(f"file:{sys.argv[1]}?mode=ro", uri=True)
-kernels = db.execute(
-    'SELECT start, "end", deviceId, correlationId, globalPid, demangledName FROM CUPTI_ACTIVITY_KIND_KERNEL'
-).fetchall()
-calls = db.execute("SELECT start, globalTid, correlationId FROM CUPTI_ACTIVITY_KIND_RUNTIME").fetchall()
-ranges = db.execute(
-    'SELECT start, "end", eventType, globalTid, domainId, text, textId FROM NVTX_EVENTS'
-).fetchall()
+db = sqlite3.connect(f"file:{{sys.argv[1]}}?mode=ro", uri=True)
+rows = [
+    db.execute("SELECT " + ", ".join(f'"{{name}}"' for name in columns) + " FROM " + table).fetchall()
+    for table, columns in {FETCHED}.items()
+]
 """
 
 

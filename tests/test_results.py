@@ -6,11 +6,17 @@ import json
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
+import bench_report
 import provenance
+from llm_perf_opt.readers.nsys_export import Export
+from llm_perf_opt.readers.nsys_sqlite import read_nsys_sqlite
+from llm_perf_opt.readers.sqlite_columns import ROWID
+from make_timeline import SOURCE, unpack
 
 # From before benchmarks noted a commit; whoever measures one anew takes it out of here.
 UNNOTED = {
@@ -62,3 +68,19 @@ def test_commits_of_results_are_names_of_commits() -> None:
         file = provenance.RESULTS / f"{name}.json"
         content = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
         assert re.fullmatch(r"[0-9a-f]{7,40}|", content.get("commit", "")), name
+
+
+def test_reports_are_timed_against_a_fetch_of_what_they_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No column less, and none more."""
+    unpack(SOURCE, recording := tmp_path / "recording.sqlite")
+    read = {"NVTX_EVENTS": {"text"}}  # the one text of an event; fetched row by row
+    columns = Export.columns
+
+    def noted(self: Export, table: str, wanted: Any, progress: Any = None) -> Any:
+        names = {column.name for column in wanted.values() if self.has(table, column.name)} - {ROWID}
+        read.setdefault(table, set()).update(names)
+        return columns(self, table, wanted, progress)
+
+    monkeypatch.setattr(Export, "columns", noted)
+    read_nsys_sqlite(recording, recording.name)
+    assert {table: set(names) for table, names in bench_report.FETCHED.items()} == read

@@ -436,6 +436,31 @@ def test_where_ranges_hold_little_the_recording_is_the_stage(tmp_path: Path) -> 
     assert stages_of(tmp_path / "d.sqlite", ranges, kernels) == ["step"]
 
 
+def test_beside_ranges_it_holds_what_it_holds_alone() -> None:
+    def training() -> Timeline:
+        found = read(recording("nsys-*-train.sqlite"))
+        assert isinstance(found, Timeline)
+        return found
+
+    def whole_of(ranges: Ranges) -> NCUProfileRegion:
+        built = build_report([attrs.evolve(training(), ranges=ranges, diagnostics=[])], ReportOptions())
+        assert built.main_scope is not None
+        return next(region for region in built.main_scope.regions if region.key == WHOLE)
+
+    ranges = training().ranges
+    first_and_last = np.isin(ranges.start, (ranges.start.min(), ranges.start.max()))
+    beside, alone = whole_of(ranges.chosen(first_and_last)), whole_of(Ranges.empty())
+    assert beside.inclusive == alone.inclusive
+    assert beside.inclusive.memory.host_count > 0
+    assert beside.kernels == alone.kernels
+    assert beside.gpu_busy_ns == alone.gpu_busy_ns
+    assert beside.performance is not None
+    assert alone.performance is not None
+    times = [region.performance.time for region in (beside, alone) if region.performance is not None]
+    assert times[0].exposed_copies == times[1].exposed_copies
+    assert times[0].launches == times[1].launches
+
+
 def test_without_gpu_work_the_domain_that_takes_longest_has_the_stages() -> None:
     def region(domain: str, name: str, wall_ns: int) -> NCUProfileRegion:
         none = RegionStats(gpu_time_ns=None, kernel_count=0)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
-import psutil
-
 
 def is_alive(pid: int) -> bool:
     """Does a process of this number exist and is not merely waiting to be collected by its parent?"""
+    import psutil  # here and below: every report imports this module, and few have to ask
+
     try:
         return pid > 0 and psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.AccessDenied:
@@ -20,6 +20,8 @@ def is_alive(pid: int) -> bool:
 
 def started_at(pid: int) -> float | None:
     """When a process began, in seconds since 1970: with the number it names a process once and for all."""
+    import psutil
+
     try:
         return float(psutil.Process(pid).create_time())
     except (psutil.Error, ValueError, OverflowError):
@@ -28,6 +30,8 @@ def started_at(pid: int) -> float | None:
 
 def family(pid: int) -> list[int]:
     """A process and everything below it; empty where it has ended."""
+    import psutil
+
     try:
         process = psutil.Process(pid)
         return [pid, *(child.pid for child in process.children(recursive=True))]

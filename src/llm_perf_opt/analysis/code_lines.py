@@ -120,7 +120,7 @@ def _held(attribution: Attribution, region: int, kernels: int) -> Bools:
     held = np.zeros(kernels, dtype=np.bool_)
     for regions in attribution.kernels.by_domain:
         held |= inside_region(regions, region, attribution.table)
-    held[attribution.kernels.start_end.get(region, np.zeros(0, dtype=np.int64))] = True
+    held[attribution.kernels.pieces(region)] = True
     return held
 
 

@@ -17,7 +17,9 @@ from numpy.typing import NDArray
 
 from llm_perf_opt.metrics.families import family_of
 from llm_perf_opt.metrics.host_calls import WAITING_CALLS, call_kind, code_kind
+from llm_perf_opt.regions.blocks import blocks
 from llm_perf_opt.regions.columns import CALL, PYTHON, UNKNOWN, Bools, Int32s, Int64s, Timeline
+from llm_perf_opt.regions.distinct import distinct
 from llm_perf_opt.regions.intervals import BusyTime
 from llm_perf_opt.regions.merged_work import merged_work
 from llm_perf_opt.regions.table import WHOLE
@@ -134,37 +136,43 @@ class _Finder:
         timeline, ranges = self.timeline, self.timeline.ranges
         alone = len(timeline.processes) == 1
         mine = [slice(None) if alone else work.process == self.process for work in timeline.work]
-        launched, thread, name = (
-            np.concatenate([getattr(work, column)[chosen] for work, chosen in zip(timeline.work, mine, strict=True)])
+        columns = {
+            column: [getattr(work, column)[chosen] for work, chosen in zip(timeline.work, mine, strict=True)]
             for column in ("host_time", "thread", "name")
-        )
-        threads = np.flatnonzero(np.bincount(thread + 1)[1:]) if len(thread) else thread
+        }
+        threads = distinct(*columns["thread"])
+        threads = threads[threads != UNKNOWN]
         work = merged_work(timeline, self.process)
         around, busy = np.flatnonzero(ranges.process == self.process), work.busy
         low = min(int(column.min()) for column in (busy.starts, ranges.start[around]) if len(column))
         high = max(int(column.max()) for column in (busy.ends, ranges.end[around]) if len(column))
         start, end = np.append(low, busy.ends), np.append(busy.starts, high)
         behind = work.firsts if work.order is None else work.order[work.firsts]
-        behind = np.append(behind, UNKNOWN)  # behind the last gap there is nothing
         gap = np.flatnonzero(end > start)
-        following = behind[gap]
-        launched, name = (np.append(column, UNKNOWN)[following] for column in (launched, name))
-        return start[gap], end[gap], launched, name, threads
+        following = behind[gap[gap < len(behind)]]
+
+        def of_following(column: str) -> Int64s:
+            found = np.full(len(gap), UNKNOWN, dtype=np.int64)  # behind the last gap there is nothing
+            found[: len(following)] = np.concatenate(columns[column])[following]
+            return found
+
+        return start[gap], end[gap], of_following("host_time"), of_following("name"), threads
 
     def find(self, warmup: Bools) -> Gaps:
         host = self.timeline.host
         call = self.by_name(host.name, call_kind)
         cause = np.full(len(self.start), _CODE["launch"], dtype=np.int32)
-        waited = self._waited(call)
-        cause[(waited != UNKNOWN) & (self.length < LONG)] = _CODE["sync"]
-        ahead = (self.launched != UNKNOWN) & (self.start - self.launched >= _AHEAD)
-        cause[ahead] = _CODE["gpu"]
+        waited_at = self._waited(call)
+        for part in blocks(len(cause)):
+            waited = waited_at(self.start[part]) != UNKNOWN
+            cause[part][waited & (self.length[part] < LONG)] = _CODE["sync"]
+            cause[part][self._is_ahead(part)] = _CODE["gpu"]
 
         named = np.flatnonzero(self.length >= NAMED)
         long, new = self.length[named] >= LONG, cause[named]
         over = _Covering(self, Cover(self.start[named], self.end[named]), self.by_name(host.name, code_kind))
         # Behind a call in which the host had waited, be it a copy of a few bytes, it is the waiting that counts.
-        called = np.where((over.call == UNKNOWN) & (new == _CODE["sync"]), waited[named], over.call)
+        called = np.where((over.call == UNKNOWN) & (new == _CODE["sync"]), waited_at(self.start[named]), over.call)
         by_call = np.append(call, "")[over.call]  # UNKNOWN is the last
         new[long] = _CODE["unseen"]
         new[long & ((over.other_thread != UNKNOWN) | (over.other_range != UNKNOWN))] = _CODE["thread"]
@@ -172,7 +180,7 @@ class _Finder:
         new[self._plans(named[long], long) | (long & over.plans)] = _CODE["replan"]
         new[over.compiles] = _CODE["module"]
         new[over.reads_input] = _CODE["data"]
-        new[ahead[named]] = _CODE["gpu"]
+        new[self._is_ahead(named)] = _CODE["gpu"]
         for one in ("sync", "alloc", "module", "copy"):
             new[(by_call == one) & ~over.reads_input] = _CODE[one]
         new[(by_call == "launch") & long] = _CODE["module"]  # a launch takes that long when its code is loaded
@@ -199,6 +207,12 @@ class _Finder:
         elsewhere = ~np.logical_or.reduce(choices) & ((over.other_thread != UNKNOWN) | by_range)
         other = np.where(by_range, over.other_range, UNKNOWN)
         return Gaps(self.start, self.end, cause, named, name, elsewhere, over.range, other)
+
+    def _is_ahead(self, gaps: slice | Int64s) -> Bools:
+        """Had the work behind been launched long before?"""
+        start, launched = self.start[gaps], self.launched[gaps]
+        ahead: Bools = (launched != UNKNOWN) & (start - launched >= _AHEAD)
+        return ahead
 
     def _plans(self, long_gaps: Int64s, long: Bools) -> Bools:
         """Which gaps end with attention, several of them being long: a library that plans for each length anew.
@@ -261,11 +275,11 @@ class _Finder:
         fills[known] = (first == last) & (2 * (end - start) <= 3 * length)
         return fills
 
-    def _waited(self, call: NDArray[Any]) -> Int64s:
-        """The call in which a thread waited for the GPU when each gap began."""
+    def _waited(self, call: NDArray[Any]) -> Callable[[Int64s], Int64s]:
+        """For moments, the call in which a thread waited for the GPU then."""
         host = self.timeline.host
         waiting = np.flatnonzero(self.own & (host.kind == CALL) & np.isin(call, WAITING_CALLS))
-        return _open_at(self.start, host.start, host.end, waiting)
+        return _open_at(host.start, host.end, waiting)
 
     def _filled(self, gaps: Int64s, chosen: Bools) -> Bools:
         """Which gaps some calls fill for the most part, though none of them alone does."""
@@ -286,8 +300,11 @@ class _Finder:
         ranges = self.timeline.ranges
         chosen = np.flatnonzero(warmup & (ranges.process == self.process))
         windows = BusyTime.of(ranges.start[chosen], ranges.end[chosen])
+        if not len(chosen):
+            return chosen
         middle = self.start + self.length // 2
-        return np.flatnonzero(windows.within(middle, middle + 1)) if len(chosen) else chosen
+        first, last = (np.searchsorted(middle, side).tolist() for side in (windows.starts, windows.ends))
+        return np.concatenate([np.arange(low, high) for low, high in zip(first, last, strict=True)])
 
 
 class _Covering:
@@ -330,10 +347,15 @@ class _Covering:
         self.range = np.where(input_range != UNKNOWN, input_range, in_ranges(np.ones(len(ranges), dtype=np.bool_)))
 
 
-def _open_at(moments: Int64s, starts: Int64s, ends: Int64s, events: Int64s) -> Int64s:
-    """Which of the events is open at each moment, the last to begin; UNKNOWN where none is."""
-    if not len(events):
-        return np.full(len(moments), UNKNOWN, dtype=np.int64)
+def _open_at(starts: Int64s, ends: Int64s, events: Int64s) -> Callable[[Int64s], Int64s]:
+    """For moments, which of the events is open then, the last to begin; UNKNOWN where none is."""
     ordered = events[np.argsort(starts[events], kind="stable")]
-    last = ordered[np.maximum(np.searchsorted(starts[ordered], moments, side="right") - 1, 0)]
-    return np.where((starts[last] <= moments) & (moments < ends[last]), last, UNKNOWN)
+    began = starts[ordered]
+
+    def open_at(moments: Int64s) -> Int64s:
+        if not len(ordered):
+            return np.full(len(moments), UNKNOWN, dtype=np.int64)
+        last = ordered[np.maximum(np.searchsorted(began, moments, side="right") - 1, 0)]
+        return np.where((starts[last] <= moments) & (moments < ends[last]), last, UNKNOWN)
+
+    return open_at

@@ -86,7 +86,7 @@ class GpuSteps:
         held = np.zeros(len(copies), dtype=np.bool_)
         for regions in self._attribution.copies.by_domain:
             held |= inside_region(regions, region, self._attribution.table)
-        held[self._attribution.copies.start_end.get(region, between[:0])] = True
+        held[self._attribution.copies.pieces(region)] = True
         mine = between[held[between]]
         for process in np.unique(copies.process[mine]).tolist():
             if processes is None or process in processes:

@@ -165,7 +165,7 @@ class _Pieces:
         for work, membership, chosen in parts:
             for regions, own in zip(by_domain, membership.by_domain, strict=False):
                 regions[place[before + chosen]] = own[chosen]
-            for region, members in membership.start_end.items():
+            for region, members in membership.beside_stacks():
                 inside = members[np.isin(members, chosen)]
                 start_end.setdefault(region, []).append(place[before + inside])
             before += len(work)

@@ -13,10 +13,11 @@ from llm_perf_opt.diagnosis import Diagnosis, diagnose
 from llm_perf_opt.metrics.families import family_of
 from llm_perf_opt.regions.budget import affordable
 from llm_perf_opt.regions.columns import Int64s
+from llm_perf_opt.regions.kernel_rows import KernelRows, rows_per_region
 from llm_perf_opt.regions.model import KernelRecord, MemoryWork, NCUProfileRegion, RegionStats, Scope, ScopeTotals
 from llm_perf_opt.regions.patterns import RegionFilter
 from llm_perf_opt.regions.ranking import with_parents
-from llm_perf_opt.regions.rollup import GpuWork, KernelRows, RolledUp, rows_per_region
+from llm_perf_opt.regions.rollup import GpuWork, RolledUp
 from llm_perf_opt.regions.table import ROOT, RegionTable
 
 KernelList = tuple[list[KernelRecord], int]  # and how many rows were left out

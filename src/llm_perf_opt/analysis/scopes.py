@@ -86,10 +86,11 @@ def timeline_scopes(timeline: Timeline, kernel_mask: Bools | None, aggregate: bo
         for n in numbers
     ]
     parts = []
+    everything = np.arange(max(len(work) for work in timeline.work))
     for scope in name_scopes(processes, {p.rank for p in processes if p.rank is not None}, aggregate):
         whole = scope.name == AGGREGATE
         members = set(range(len(timeline.processes))) if whole else {numbers[i] for i in scope.members}
-        selection = _select(timeline, kernel_mask, members, None if whole else scope.device)
+        selection = _select(timeline, kernel_mask, members, None if whole else scope.device, everything)
         process = processes[scope.members[0]] if scope.name.startswith("process:") else None
         parts.append(ScopePart(scope.name, selection, scope.process_id, scope.device, process))
     return parts
@@ -111,15 +112,17 @@ def _pairs(work: Work) -> set[tuple[int, int]]:
     return {(pair >> 32, pair & 0xFFFFFFFF) for pair in both.tolist()}
 
 
-def _select(timeline: Timeline, kernel_mask: Bools | None, processes: set[int], device: int | None) -> Selection:
+def _select(
+    timeline: Timeline, kernel_mask: Bools | None, processes: set[int], device: int | None, everything: Int64s
+) -> Selection:
+    """`everything`: 0, 1, … as far as needed, shared by scopes that hold all."""
+
     def chosen(work: Work) -> Int64s:
         mask = _in(work.process, processes, len(timeline.processes))
         if device is not None:
             on_device = work.device == device
             mask = on_device if mask is None else mask & on_device
         return everything[: len(work)] if mask is None or mask.all() else np.flatnonzero(mask)
-
-    everything = np.arange(max(len(work) for work in timeline.work))
 
     kernels = chosen(timeline.kernels)
     ranges = _in(timeline.ranges.process, processes, len(timeline.processes))
@@ -142,4 +145,9 @@ def _in(process: Int32s, wanted: set[int], total: int) -> Bools | None:
 def same_selection(a: Selection, b: Selection) -> bool:
     """Two scopes that hold the same work need to be computed only once."""
     pairs = ((getattr(a, column.name), getattr(b, column.name)) for column in fields(Selection))
-    return all(x is y or np.array_equal(x, y) for x, y in pairs)
+    return all(_same(x, y) for x, y in pairs)
+
+
+def _same(x: Int64s, y: Int64s) -> bool:
+    same_memory = len(x) == len(y) and x.ctypes.data == y.ctypes.data  # of all there is, in both
+    return same_memory or np.array_equal(x, y)

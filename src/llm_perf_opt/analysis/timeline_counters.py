@@ -34,8 +34,9 @@ from llm_perf_opt.metrics.families import family_of
 from llm_perf_opt.regions.attribution import Attribution
 from llm_perf_opt.regions.columns import Int64s, Timeline
 from llm_perf_opt.regions.duration_clusters import DurationClusters, context_of, queue_of
+from llm_perf_opt.regions.kernel_rows import KernelRows, exclusive_rows, lift, rows_per_region
 from llm_perf_opt.regions.model import Coverage, MetricValue, RuleFinding
-from llm_perf_opt.regions.rollup import KernelRows, RolledUp, Sums, exclusive_rows, lift, rows_per_region
+from llm_perf_opt.regions.rollup import RolledUp, Sums
 from llm_perf_opt.regions.signatures import NEIGHBOUR, Signature, describe_signatures
 from llm_perf_opt.regions.table import ROOT, RegionTable
 
@@ -318,7 +319,7 @@ class TimelineCounters:
         inside = np.zeros(len(self.timeline.kernels), dtype=np.bool_)
         for regions in self.attribution.kernels.by_domain:
             inside |= kept[regions]
-        for region, members in self.attribution.kernels.start_end.items():
+        for region, members in self.attribution.kernels.beside_stacks():
             if self.kept[region]:
                 inside[members] = True
         chosen = kernels[inside[kernels]]

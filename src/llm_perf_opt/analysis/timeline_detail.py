@@ -316,7 +316,7 @@ def _members(attribution: Attribution, wanted: Bools) -> Iterator[tuple[int, Int
             here = on_level & wanted[current]
             for region, part in group_by(current[here]):
                 yield region, which[here][part]
-    for number, members in attribution.kernels.start_end.items():
+    for number, members in attribution.kernels.beside_stacks():
         if wanted[number] and len(members):
             yield number, members
 

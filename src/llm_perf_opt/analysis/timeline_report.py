@@ -25,7 +25,9 @@ from llm_perf_opt.analysis.verdicts.performance import SteadyRegion
 from llm_perf_opt.analysis.waiting import Waiting
 from llm_perf_opt.diagnosis import Diagnosis, diagnose
 from llm_perf_opt.regions.attribution import Attribution
+from llm_perf_opt.regions.blocks import taken
 from llm_perf_opt.regions.columns import UNKNOWN, Bools, CounterSet, Int32s, Int64s, Ranges, Timeline, Work
+from llm_perf_opt.regions.distinct import distinct
 from llm_perf_opt.regions.intervals import union_by_group
 from llm_perf_opt.regions.model import Coverage, MemoryWork, NCUProfileRegion, Scope, ScopeTotals
 from llm_perf_opt.regions.names import short_kernel_name
@@ -229,13 +231,13 @@ def seen_by_ncu(timeline: Timeline, attribution: Attribution) -> set[int]:
     Annotations of the PyTorch profiler are no NVTX ranges, at a graph's launch the ranges of its capture are not
     open, and a whole recording is no range: ncu sees none of them.
     """
-    found = set(np.unique(attribution.range_region).tolist()) if timeline.kind != "kineto" else set()
+    found = set(distinct(attribution.range_region).tolist()) if timeline.kind != "kineto" else set()
     return found - attribution.table.whole
 
 
 def names_in(timeline: Timeline, column: Int32s) -> set[str]:
     """The names that a column has."""
-    return {timeline.strings[number] for number in np.unique(column).tolist()}
+    return {timeline.strings[number] for number in distinct(column).tolist()}
 
 
 def kernel_mask(timeline: Timeline, kernel_filter: NameFilter) -> Bools | None:
@@ -244,7 +246,7 @@ def kernel_mask(timeline: Timeline, kernel_filter: NameFilter) -> Bools | None:
         return None
     strings, kernels = timeline.strings, timeline.kernels
     keeps = np.zeros(len(strings) + 1, dtype=np.bool_)
-    for number in np.unique(kernels.name).tolist():
+    for number in distinct(kernels.name).tolist():
         keeps[number] = kernel_filter.keeps(strings[number], short_kernel_name(strings[number]))
     return keeps[kernels.name]
 
@@ -252,19 +254,19 @@ def kernel_mask(timeline: Timeline, kernel_filter: NameFilter) -> Bools | None:
 def totals_of(timeline: Timeline, attribution: Attribution, part: ScopePart, rolled: RolledUp) -> ScopeTotals:
     """All GPU work of a scope, in regions or not."""
     kernels, chosen = timeline.kernels, part.selection.kernels
-    outside = chosen[attribution.kernels.unattributed(attribution.table.whole)[chosen]]
+    outside = chosen[taken(attribution.kernels.unattributed(), chosen)]
     graphs = part.selection.graphs
     bounds = bounds_of(timeline, part)
     known = saw_gpu(timeline)
     recorded, outside_ranges = _recorded(timeline, attribution, part)
     return ScopeTotals(
-        gpu_time_ns=int((kernels.end[chosen] - kernels.start[chosen]).sum()) if known else None,
+        gpu_time_ns=int((taken(kernels.end, chosen) - taken(kernels.start, chosen)).sum()) if known else None,
         kernel_count=len(chosen),
         unattributed_kernel_count=len(outside),
         unattributed_gpu_time_ns=int((kernels.end[outside] - kernels.start[outside]).sum()),
         unknown_launch_count=int((kernels.host_time[outside] == UNKNOWN).sum()),
-        adopted_kernel_count=int(attribution.kernels.adopted[chosen].sum()),
-        graph_kernel_count=int((kernels.graph_node[chosen] >= 0).sum()),
+        adopted_kernel_count=int(taken(attribution.kernels.adopted, chosen).sum()),
+        graph_kernel_count=int((taken(kernels.graph_node, chosen) >= 0).sum()),
         graph_launches=len(graphs),
         graph_time_ns=int((timeline.graphs.end[graphs] - timeline.graphs.start[graphs]).sum()),
         memory=_all_copies(timeline, part.selection),
@@ -297,7 +299,8 @@ def _all_copies(timeline: Timeline, selection: Selection) -> MemoryWork:
 
 def bounds_of(timeline: Timeline, part: ScopePart) -> tuple[int, int] | None:
     """First and last moment of the scope, ranges and GPU work together."""
-    bounds = [(int(c.start[i].min()), int(c.end[i].max())) for c, i in _events(timeline, part) if len(i)]
+    events = [(taken(columns.start, which), taken(columns.end, which)) for columns, which in _events(timeline, part)]
+    bounds = [(int(start.min()), int(end.max())) for start, end in events if len(start)]
     return (min(s for s, _ in bounds), max(e for _, e in bounds)) if bounds else None
 
 
@@ -310,8 +313,9 @@ def _recorded(timeline: Timeline, attribution: Attribution, part: ScopePart) -> 
     processes = len(timeline.processes)
     start, end = np.full(processes, np.iinfo(np.int64).max), np.full(processes, np.iinfo(np.int64).min)
     for columns, which in _events(timeline, part):
-        np.minimum.at(start, columns.process[which], columns.start[which])
-        np.maximum.at(end, columns.process[which], columns.end[which])
+        process = taken(columns.process, which)
+        np.minimum.at(start, process, taken(columns.start, which))
+        np.maximum.at(end, process, taken(columns.end, which))
     recorded = int((end - start)[end >= start].sum())
     ranges, chosen = timeline.ranges, part.selection.ranges
     outermost = chosen[attribution.range_parent[chosen] == UNKNOWN]

@@ -21,9 +21,10 @@ from llm_perf_opt.analysis.steady import SteadyTimeline
 from llm_perf_opt.analysis.verdicts.launched import Launched, LaunchTable
 from llm_perf_opt.metrics.host_calls import code_kind
 from llm_perf_opt.regions.columns import SHORTEST_EVENT, UNKNOWN, Bools, CodeSpans, Int64s, OperatorCalls, Timeline
+from llm_perf_opt.regions.distinct import distinct
 from llm_perf_opt.regions.fixes import IdleLine
 from llm_perf_opt.regions.idle import GapSize, GpuSide, IdleCause, IdleTime
-from llm_perf_opt.regions.intervals import BusyTime
+from llm_perf_opt.regions.intervals import BusyTime, running
 from llm_perf_opt.regions.operator_calls import outermost_around
 from llm_perf_opt.regions.operator_names import is_operator
 from llm_perf_opt.regions.rollup import Selection
@@ -312,11 +313,12 @@ class _GapSums:
         self._named_start, self._named_end = gaps.start[gaps.named], gaps.end[gaps.named]
         short &= gaps.cause != _WARMUP  # nothing a warm program waits for
         self._cause = np.where(short, gaps.cause, UNKNOWN)
-        # cause -> number and time of the gaps before each gap, and of all
-        self._before: dict[int, tuple[Int64s, Int64s]] = {}
-        for cause in np.flatnonzero(np.bincount(gaps.cause[short])) if short.any() else ():
-            mine = self._cause == cause
-            self._before[int(cause)] = _running(mine.astype(np.int64)), _running(np.where(mine, length, 0))
+        # cause -> which gaps, and the time of those before each of them, and of all
+        self._of_cause: dict[int, tuple[Int64s, Int64s]] = {}
+        for cause in distinct(self._cause).tolist():
+            if cause != UNKNOWN:
+                mine = np.flatnonzero(self._cause == cause)
+                self._of_cause[cause] = mine, running(length[mine])
 
     @cached_property
     def operators(self) -> IdleLines | None:
@@ -336,14 +338,13 @@ class _GapSums:
     def short(self, windows: BusyTime) -> Iterable[tuple[int, int, int]]:
         """Cause, number and time of the short gaps in the windows."""
         sides = [self._until(moments) for moments in (windows.starts, windows.ends)]
-        for cause, (count, time) in self._before.items():
+        for cause, (mine, time) in self._of_cause.items():
             found = []
             for at, part in sides:
                 own = (self._cause[np.maximum(at - 1, 0)] == cause) & (at > 0)
+                before = np.searchsorted(mine, at)
                 # The gap that the moment lies in, or the last before it, counts as far as it has come.
-                found.append(
-                    (int(count[at].sum()), int((time[np.maximum(at - own, 0)] + np.where(own, part, 0)).sum()))
-                )
+                found.append((int(before.sum()), int((time[before - own] + np.where(own, part, 0)).sum())))
             (count_before, time_before), (count_after, time_after) = found
             if time_after > time_before:
                 yield cause, max(count_after - count_before, 1), time_after - time_before
@@ -388,10 +389,6 @@ def _compiled_again(idle: IdleTime, instances: int) -> IdleTime:
     causes = [evolve(one, cause="compile") if new else one for one, new in zip(idle.causes, again, strict=True)]
     lines = [evolve(line, cause="compile") if line.cause == "module" else line for line in idle.lines]
     return evolve(idle, causes=causes, lines=lines)
-
-
-def _running(values: Int64s) -> Int64s:
-    return np.concatenate([[0], np.cumsum(values)])
 
 
 def listed(causes: Iterable[IdleCause]) -> list[IdleCause]:

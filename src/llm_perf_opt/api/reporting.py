@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -144,8 +145,7 @@ def _build(
 ) -> NCUProfileRegionReport:
     files = inputs.Inputs.of(paths, known)
     if not files.are_timelines():
-        # What comes later is imported while another process reads: it takes as long as a small file does.
-        recordings = inputs.load(files, quiet=quiet, meanwhile=lambda: needs_launches(formats))
+        recordings = inputs.load(files, quiet=quiet, meanwhile=lambda: _import_what_follows(formats, quiet))
         options = attrs.evolve(options, launch_detail=needs_launches(formats))
         from llm_perf_opt.analysis.build import build_report  # after reading, during which it is imported
 
@@ -162,6 +162,15 @@ def _build(
 
     report = build_streamed_report(read, options, files.inputs, files.measured_runs(quiet=quiet))
     return _explained(report, None, last=files.describe_unreadable())
+
+
+def _import_what_follows(formats: Sequence[str], quiet: bool) -> None:
+    """While another process reads: it takes as long as a small file does."""
+    needs_launches(formats)
+    later = ["numpy.ma", "llm_perf_opt.api.poorer", "llm_perf_opt.report.write"]  # the first by `numpy.unique`
+    later += [] if quiet else ["llm_perf_opt.report.closing", "rich.console", "rich.markup", "rich.table"]
+    for module in later:
+        importlib.import_module(module)
 
 
 def chooses(options: ReportOptions) -> bool:

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 import attrs
 from attrs import define, field
 
+from llm_perf_opt.api.finished import finish_report, is_report, recordings_beside
 from llm_perf_opt.api.frames import DataFrame, data_frame
-from llm_perf_opt.errors import UnreadableInput, UserError
+from llm_perf_opt.errors import UserError
 from llm_perf_opt.regions.fixes import Answer
 from llm_perf_opt.regions.model import Coverage, NCUProfileRegionReport, Opportunity, Scope, VerifiedCounter
 from llm_perf_opt.regions.patterns import RegionFilter
 from llm_perf_opt.report import tables
-from llm_perf_opt.untrusted import read_head
 
 if TYPE_CHECKING:
     from llm_perf_opt.api.compared import Compared
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from llm_perf_opt.regions.columns import Timeline
 
 AnyPath = str | PathLike[str]
-
-_HEAD = 4096  # bytes of a JSON file that tell a report from a trace
 
 
 @define(repr=False)
@@ -296,40 +294,3 @@ def _read(path: Path, recordings: list[str], chosen: RegionFilter | None, attrib
             "Open the recordings.",
         )
     return found if chosen is None else found._filtered(chosen)
-
-
-def finish_report(path: Path) -> Diagnosis | None:
-    """Before a folder or its report.json is read: finish what a killed command began; a mixture of reports is told."""
-    from llm_perf_opt.rundir.draft import settle
-
-    folder = path if path.is_dir() else path.parent
-    return settle(folder) if path.is_dir() or path.name == "report.json" else None
-
-
-def is_report(path: Path, *, alone: bool) -> bool:
-    """Is this a finished report, or a folder with one? Traces of PyTorch are JSON too.
-
-    Of several run directories (the ranks of a job) the recordings are meant, not their reports.
-    """
-    if path.is_dir():
-        return alone and (path / "report.json").is_file()
-    if path.name == "report.json":
-        return True
-    try:
-        head = read_head(path, _HEAD).lstrip()
-    except OSError:
-        return False  # the reader says what is wrong with it
-    return head.startswith(b"{") and b'"schema_version"' in head
-
-
-def recordings_beside(path: Path) -> list[str]:
-    """The run directory itself where it still has its recordings: a report is often all that is kept."""
-    from llm_perf_opt.api.inputs import expand
-
-    if not path.is_dir():
-        return []
-    try:
-        expand(path)
-    except UnreadableInput:
-        return []
-    return [fspath(path)]

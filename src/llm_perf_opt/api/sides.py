@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llm_perf_opt.api import inputs
-from llm_perf_opt.api.result import finish_report, is_report, recordings_beside
+from llm_perf_opt.api.finished import finish_report, is_report, recordings_beside
 from llm_perf_opt.comparing.baseline import is_baseline, read_baseline
 from llm_perf_opt.comparing.side import Side
 from llm_perf_opt.regions.names import visible

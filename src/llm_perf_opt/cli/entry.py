@@ -30,7 +30,7 @@ def entry() -> None:
     streams.keep_open()
     # Reports are millions of objects that stay until the end: looking through them again and again for cycles took
     # a tenth of the time.
-    gc.set_threshold(100_000, 50, 50)
+    gc.set_threshold(300_000, 50, 50)
 
     use_memory_again()
 
@@ -51,4 +51,5 @@ def entry() -> None:
         sys.stdout.flush()
     except OSError:  # a full disk: what there was to say is lost, what was done is done
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    gc.freeze()  # Python looks for cycles once more when it ends: nobody needs that memory again
     sys.exit(code)

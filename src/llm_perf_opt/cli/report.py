@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from llm_perf_opt.cli.arguments import values_of
 from llm_perf_opt.errors import UserError
+from llm_perf_opt.process.matrix_threads import no_matrix_threads
 
 if TYPE_CHECKING:
     from llm_perf_opt.regions.model import NCUProfileRegionReport
@@ -46,6 +47,8 @@ def parse_formats(text: str) -> list[str]:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    with no_matrix_threads():
+        import numpy  # noqa: F401 - everything below needs it
     from llm_perf_opt.api.reporting import BESIDE, INSIDE_RUN, Showing, make_report, publish
     from llm_perf_opt.report.renderers import FORMATS
     from llm_perf_opt.request import report_request
@@ -74,7 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _finished(paths: list[str], request: ReportRequest) -> NCUProfileRegionReport | None:
     """The report itself, where one was given: a report.json, or a folder that has one and no recordings."""
-    from llm_perf_opt.api.result import finish_report, is_report, open_report, recordings_beside
+    from llm_perf_opt.api.finished import finish_report, is_report, recordings_beside
 
     for name in paths:
         finish_report(Path(name))
@@ -86,6 +89,8 @@ def _finished(paths: list[str], request: ReportRequest) -> NCUProfileRegionRepor
         raise UserError(
             f"{path} is a finished report: its kernels can no longer be chosen.", "Give the recordings instead."
         )
+    from llm_perf_opt.api.result import open_report
+
     attribution = None if asked.attribution == "auto" else asked.attribution
     return open_report(*paths, include=asked.include, exclude=asked.exclude, attribution=attribution).data
 

@@ -11,7 +11,8 @@ from llm_perf_opt.analysis.steady import SteadyTimeline
 from llm_perf_opt.analysis.verdicts.launches import Launches
 from llm_perf_opt.comparing.side import KernelUse, SignatureKey, rest_of, shortened
 from llm_perf_opt.regions.columns import Int64s, Timeline, Work
-from llm_perf_opt.regions.rollup import KernelRows, Selection, exclusive_rows, lift, rows_per_region
+from llm_perf_opt.regions.kernel_rows import KernelRows, exclusive_rows, lift, rows_per_region
+from llm_perf_opt.regions.rollup import Selection
 from llm_perf_opt.regions.signatures import Signature, describe_signatures
 
 _MOST_USES = 500  # signatures of one region, listed one by one

@@ -7,6 +7,7 @@ a product or quotient gets its unit from the dimensions, so bytes over bytes per
 from __future__ import annotations
 
 import math
+from functools import cache
 from typing import Literal, get_args
 
 from attrs import frozen
@@ -53,18 +54,11 @@ class Quantity:
 
     def to(self, unit: Unit) -> Quantity:
         """The same quantity in another unit of the same dimension."""
-        if unit == self.unit:
-            return self
-        (scale, dimensions), (target, wanted) = _MEANING[self.unit], _MEANING.get(unit, (1.0, None))
-        if dimensions != wanted:
-            raise UnitError(f"{self.unit} cannot be told in {unit}")
-        # Multiplied where that is exact: 1 s is 1,000,000,000 ns, not 999,999,999.9999999.
-        factor = scale / target if scale >= target else 1 / (target / scale)
-        return Quantity(self.value * (round(factor) if factor >= 1 else factor), unit)
+        return self if unit == self.unit else Quantity(self.of(unit), unit)
 
     def of(self, unit: Unit) -> float:
         """The bare number, in the unit the caller counts in."""
-        return self.to(unit).value
+        return self.value if unit == self.unit else self.value * _factor(self.unit, unit)
 
     def __add__(self, other: Quantity) -> Quantity:
         return Quantity(self.value + self._like(other), self.unit)
@@ -105,6 +99,17 @@ class Quantity:
         if not isinstance(other, Quantity):
             raise UnitError(f"a bare number {other!r} has no unit to go with {self.unit}")
         return other.value if other.unit == self.unit else other.to(self.unit).value  # type: ignore[arg-type]
+
+
+@cache
+def _factor(unit: str, wanted: str) -> float:
+    """What one of a unit is in another of the same dimension."""
+    (scale, dimensions), (target, meant) = _MEANING[unit], _MEANING.get(wanted, (1.0, None))
+    if dimensions != meant:
+        raise UnitError(f"{unit} cannot be told in {wanted}")
+    # Multiplied where that is exact: 1 s is 1,000,000,000 ns, not 999,999,999.9999999.
+    factor = scale / target if scale >= target else 1 / (target / scale)
+    return round(factor) if factor >= 1 else factor
 
 
 def _combined(left: Quantity, right: Quantity, power: int) -> Quantity:

@@ -148,8 +148,8 @@ def _inside(attribution: Attribution, root: int, count: int) -> Bools:
     """Kernels in a region or below it."""
     found = np.zeros(count, dtype=np.bool_)
     # A whole recording beside other ranges holds its kernels as start/end ranges do.
-    if attribution.table.start_end[root] or root in attribution.kernels.start_end:
-        found[attribution.kernels.start_end.get(root, np.zeros(0, dtype=np.int64))] = True
+    if attribution.table.start_end[root] or root == attribution.kernels.whole:
+        found[attribution.kernels.pieces(root)] = True
         return found
     under = np.array(_below(attribution.table, root), dtype=np.bool_)  # ROOT is -1: the last element
     for regions in attribution.kernels.by_domain:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from llm_perf_opt.readers.plausible import shortened
 from llm_perf_opt.readers.sqlite_columns import ROWID, Column, quoted, read_columns
 from llm_perf_opt.readers.sqlite_open import connect, plain_tables, refuse_odd_columns
 from llm_perf_opt.regions.columns import UNKNOWN, Int32s, Int64s
+from llm_perf_opt.regions.distinct import close_together, distinct
 
 # One of these is in every export of nsys; none is in another program's database.
 _SIGNS_OF_NSYS = ("StringIds", KERNELS, RUNTIME, NVTX, "META_DATA_EXPORT", "ANALYSIS_DETAILS", "TARGET_INFO_GPU")
@@ -135,14 +136,14 @@ class Export:
         """Indices into `strings` for a column of `StringIds` ids. Only the strings in use are read."""
         if len(ids) == 0:
             return np.zeros(0, dtype=np.int32)
-        used = distinct_small(ids)
+        used = distinct(ids)
         missing = [int(i) for i in used if int(i) not in self._string_of_id]
         found = self.texts(set(missing)) if missing else {}
         for number in missing:
             text = found.get(number, f"(name {number} is not in the recording)")
             self._string_of_id[number] = self.intern_text(text)
         index = np.array([self._string_of_id[int(i)] for i in used], dtype=np.int32)
-        known = _close_together(ids)
+        known = close_together(ids)
         if known is None:
             return index[np.searchsorted(used, ids)]
         low, count = known
@@ -202,50 +203,6 @@ def refuse_truncated(path: Path, source: str) -> None:
             f"{source} is cut off: {path.stat().st_size:,} of {page * pages:,} bytes are there.",
             "Copy or export the file again.",
         )
-
-
-def _close_together(values: NDArray[Any]) -> tuple[int, int] | None:
-    """The lowest of some numbers, and how many there are from it to the highest; None where a table of them is too large."""
-    if len(values) == 0:
-        return None
-    low, high = int(values.min()), int(values.max())
-    return (low, high - low + 1) if high - low <= 4 * len(values) + 65536 else None
-
-
-def distinct_small(values: NDArray[Any]) -> Int64s:
-    """Sorted distinct values of a column of ids, which are small numbers as a rule."""
-    known = _close_together(values)
-    if known is None:
-        return np.unique(values).astype(np.int64)
-    low, count = known
-    seen = np.zeros(count, dtype=np.bool_)
-    seen[values - low if low else values] = True
-    return np.flatnonzero(seen) + low
-
-
-def is_one_of(values: NDArray[Any], wanted: Collection[int]) -> NDArray[np.bool_]:
-    """For each of a column of ids, whether it is one of these."""
-    known = _close_together(values)
-    if known is None:
-        return np.isin(values, np.array([n for n in wanted if abs(n) < 2**31], dtype=np.int64))
-    low, count = known
-    table = np.zeros(count, dtype=np.bool_)
-    table[[n - low for n in wanted if 0 <= n - low < count]] = True
-    found: NDArray[np.bool_] = table[values - low if low else values]
-    return found
-
-
-def distinct_values(*columns: Int64s) -> Int64s:
-    """Sorted distinct values of several columns, most of which hold one value only."""
-    found: set[int] = set()
-    for values in columns:
-        if len(values) == 0:
-            continue
-        if (values == values[0]).all():
-            found.add(int(values[0]))
-        else:
-            found.update(np.unique(values).tolist())
-    return np.array(sorted(found), dtype=np.int64)
 
 
 def places_of(ids: Int64s, values: Int64s) -> Int64s:

@@ -8,9 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llm_perf_opt.metrics.host_calls import WAITING_CALLS, call_kind
-from llm_perf_opt.readers.nsys_export import THREAD_BITS, Export, distinct_small, is_one_of, places_of
+from llm_perf_opt.readers.nsys_export import THREAD_BITS, Export, places_of
+from llm_perf_opt.regions.blocks import blocks
 from llm_perf_opt.regions.code import parse_place
 from llm_perf_opt.regions.columns import CALL, PYTHON, SHORTEST_EVENT, UNKNOWN, CodeSpans, HostEvents, Int64s
+from llm_perf_opt.regions.distinct import distinct, is_one_of
 
 _LATEST = 2**61
 
@@ -18,13 +20,17 @@ _LATEST = 2**61
 def telling_calls(export: Export, calls: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
     """Of all calls those that are long, synchronise or copy; takes the columns that only they need out of `calls`."""
     end, names = calls.pop("end"), calls.pop("name")
-    texts = export.texts(set(distinct_small(names).tolist()) - {UNKNOWN})
+    texts = export.texts(set(distinct(names).tolist()) - {UNKNOWN})
     waiting = [number for number, text in texts.items() if call_kind(text) in WAITING_CALLS]
-    chosen = end - calls["start"] >= SHORTEST_EVENT
-    chosen |= is_one_of(names, waiting)
-    chosen &= names != UNKNOWN
+    parts = [np.zeros(0, dtype=np.int64)]
+    for part in blocks(len(names)):
+        mine = end[part] - calls["start"][part] >= SHORTEST_EVENT
+        mine |= is_one_of(names[part], waiting)
+        mine &= names[part] != UNKNOWN
+        parts.append(np.flatnonzero(mine) + part.start)
+    chosen = np.concatenate(parts)
     for moments in (calls["start"], end):  # times that no clock has: sums of them would overflow
-        chosen[chosen] = np.abs(moments[chosen]) < _LATEST
+        chosen = chosen[np.abs(moments[chosen]) < _LATEST]
     found = {"start": calls["start"][chosen], "end": end[chosen], "tid": calls["tid"][chosen]}
     return found | {"name": export.intern_ids(names[chosen].astype(np.int64))}
 

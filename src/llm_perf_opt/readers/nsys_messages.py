@@ -20,6 +20,7 @@ from llm_perf_opt.readers.nsys_export import THREAD_BITS, Export, places_of
 from llm_perf_opt.readers.nsys_schema import NVTX, PAYLOAD_FIELDS, PUSH_POP
 from llm_perf_opt.regions.collective_messages import LARGEST_MESSAGE, MOST_RANKS, Messages
 from llm_perf_opt.regions.columns import UNKNOWN, Int64s, Work
+from llm_perf_opt.regions.distinct import distinct
 
 _HEADER, _SCHEMA_AT, _LENGTH_AT, _LONGEST = 32, 8, 16, 4096
 _MOST = 4_000_000  # payloads that are looked at
@@ -46,8 +47,7 @@ def read_messages(export: Export, kernels: Work, thread_ids: Int64s) -> Messages
     calls = sorted(_calls(export, thread_ids), key=lambda call: (call.thread, call.start))
     if not calls:
         return Messages.empty()
-    used = np.unique(kernels.name)
-    names = [n for n in used.tolist() if n != UNKNOWN and family_of(export.strings[n]) == COLLECTIVE]
+    names = [n for n in distinct(kernels.name).tolist() if n != UNKNOWN and family_of(export.strings[n]) == COLLECTIVE]
     collective = np.flatnonzero(np.isin(kernels.name, names) & (kernels.host_time != UNKNOWN))
     order = collective[np.lexsort((kernels.host_time[collective], kernels.thread[collective]))]
     rows, at = [], 0

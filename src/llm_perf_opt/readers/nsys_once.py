@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from llm_perf_opt.readers.nsys_export import THREAD_BITS, Export, is_one_of, places_of
+from llm_perf_opt.readers.nsys_export import THREAD_BITS, Export, places_of
 from llm_perf_opt.readers.nsys_schema import STRINGS
 from llm_perf_opt.regions.columns import FIRST_USE, GRAPH_CAPTURE, ONCE, UNKNOWN, Int64s, OnlyOnce
+from llm_perf_opt.regions.distinct import is_one_of
 
 # Calls by how their names begin: nsys adds the version of the interface to some.
 _CALLS = {

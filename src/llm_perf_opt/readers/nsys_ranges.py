@@ -13,6 +13,7 @@ from llm_perf_opt.readers.nsys_schema import DOMAIN, NVTX, PUSH_POP, START_END
 from llm_perf_opt.readers.plausible import shortened
 from llm_perf_opt.readers.sqlite_columns import ROWID, Column
 from llm_perf_opt.regions.columns import UNKNOWN, Int32s, Int64s, Ranges, Work
+from llm_perf_opt.regions.distinct import distinct
 
 _NEVER = -(2**63)  # stands for the missing end of a range that was never closed
 
@@ -55,8 +56,9 @@ def _range_names(export: Export, columns: dict[str, NDArray[Any]]) -> Int32s:
     registered = columns["text_id"] != UNKNOWN
     names[registered] = export.intern_ids(columns["text_id"][registered])
     if export.has(NVTX, "text"):
-        place = {row: at for at, row in enumerate(columns["row"].tolist())}
-        for row, text in export.rows(f"SELECT rowid, text FROM {NVTX} WHERE text IS NOT NULL"):  # noqa: S608 - a constant
+        own = list(export.rows(f"SELECT rowid, text FROM {NVTX} WHERE text IS NOT NULL"))  # noqa: S608 - a constant
+        place = {row: at for at, row in enumerate(columns["row"].tolist())} if own else {}
+        for row, text in own:
             if row in place:
                 names[place[row]] = export.intern_text(_as_text(text))
     nameless = names == UNKNOWN
@@ -72,17 +74,19 @@ def name_domains(export: Export, ranges: dict[str, NDArray[Any]], domain_rows: l
         if isinstance(tid, int) and isinstance(domain, int) and name is not None:
             name_of[tid & ~THREAD_BITS, domain] = shortened(str(name))
     numbered: dict[str, int] = {"": 0}
-    keys = np.stack([ranges["tid"] & ~THREAD_BITS, ranges["domain"]], axis=1)
-    result = np.zeros(len(keys), dtype=np.int32)
-    if len(keys) == 0:
-        return list(numbered), result
-    distinct, which = np.unique(keys, axis=0, return_inverse=True)
+    process_of = ranges["tid"] & ~THREAD_BITS
+    processes, domains = distinct(process_of), distinct(ranges["domain"])
+    if len(process_of) == 0:
+        return list(numbered), np.zeros(0, dtype=np.int32)
+    pairs = places_of(processes, process_of) * len(domains) + places_of(domains, ranges["domain"])
+    used = distinct(pairs)
     numbers = []
-    for process, domain in distinct.tolist():
+    for pair in used.tolist():
+        process, domain = int(processes[pair // len(domains)]), int(domains[pair % len(domains)])
         # Id 0 is the default domain; other ids without a name row keep their number as a name.
         name = name_of.get((process, domain), "" if domain == 0 else f"domain {domain}")
         numbers.append(numbered.setdefault(name, len(numbered)))
-    return list(numbered), np.array(numbers, dtype=np.int32)[which.reshape(-1)]
+    return list(numbered), np.array(numbers, dtype=np.int32)[places_of(used, pairs)]
 
 
 def build_ranges(

@@ -12,7 +12,7 @@ import numpy as np
 
 from llm_perf_opt.readers.marker_ranges import without_marker_ranges
 from llm_perf_opt.readers.memory import refuse_if_too_large
-from llm_perf_opt.readers.nsys_export import THREAD_BITS, Export, Progress, distinct_values, places_of
+from llm_perf_opt.readers.nsys_export import THREAD_BITS, Export, Progress, places_of
 from llm_perf_opt.readers.nsys_facts import gpu_facts, list_processes, note_missing, read_environment
 from llm_perf_opt.readers.nsys_host import build_host, telling_calls, with_code
 from llm_perf_opt.readers.nsys_lines import read_code
@@ -34,6 +34,7 @@ from llm_perf_opt.readers.nsys_work import (
 from llm_perf_opt.readers.plausible import plausible_facts, refuse_implausible
 from llm_perf_opt.readers.sandbox import Notes
 from llm_perf_opt.regions.columns import UNKNOWN, GraphNodes, Timeline
+from llm_perf_opt.regions.distinct import distinct
 
 # Bytes of memory from the file to the finished report, measured (benchmarks/results/load.md).
 _BASE, _ROW = 150_000_000, 90
@@ -93,12 +94,10 @@ def _timeline(export: Export, launch_config: bool, progress: Progress | None) ->
     ranges, domain_rows = range_columns(export, progress)
 
     columns = [kernels, *copies, graphs]
-    process_ids = distinct_values(
-        *(c["pid"] for c in columns), ranges["tid"] & ~THREAD_BITS, nodes["tid"] & ~THREAD_BITS
-    )
+    process_ids = distinct(*(c["pid"] for c in columns), ranges["tid"] & ~THREAD_BITS, nodes["tid"] & ~THREAD_BITS)
     joined = [join_launches(c, launches, process_ids) for c in columns]
     del launches
-    thread_ids = distinct_values(*(tid for _, tid in joined), ranges["tid"], nodes["tid"])
+    thread_ids = distinct(*(tid for _, tid in joined), ranges["tid"], nodes["tid"])
     thread_ids = thread_ids[thread_ids != UNKNOWN]
 
     works = []

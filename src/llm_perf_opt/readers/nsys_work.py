@@ -5,7 +5,7 @@ A kernel finds its launch by correlation id *and* process: ids start anew in eve
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -19,13 +19,14 @@ from llm_perf_opt.readers.nsys_export import (
     Export,
     Progress,
     damaged,
-    distinct_values,
     places_of,
     refuse_impossible,
 )
 from llm_perf_opt.readers.nsys_schema import AXES, GRAPH_NODES, KERNEL_NAMES, KERNELS, MEMCPY, RUNTIME
 from llm_perf_opt.readers.sqlite_columns import Column
+from llm_perf_opt.regions.blocks import blocks_of
 from llm_perf_opt.regions.columns import UNKNOWN, Int32s, Int64s, LaunchConfig, Work
+from llm_perf_opt.regions.distinct import distinct
 
 
 def kernel_columns(export: Export, launch_config: bool, progress: Progress | None) -> dict[str, NDArray[Any]]:
@@ -54,7 +55,7 @@ def copy_columns(export: Export, table: str) -> dict[str, NDArray[Any]]:
     kinds = columns.pop("kind")
     names = {
         k: export.intern_text(f"[{label} {directions[k]}]" if k in directions else f"[{label}]")
-        for k in np.unique(kinds).tolist()
+        for k in distinct(kinds).tolist()
     }
     columns["name"] = np.array([names[k] for k in kinds.tolist()], dtype=np.int32)
     host_sides = [columns.pop(side) for side in sides]
@@ -191,34 +192,42 @@ def join_launches(
     thread = np.full(len(correlation), UNKNOWN, dtype=np.int64)
     if len(correlation) == 0 or len(launches["start"]) == 0:
         return time, thread
-    callers = launches["tid"] & ~THREAD_BITS
+    processes = distinct(columns["pid"]).tolist()
     # Exports of 2020 have no process column: then there is one process, and the ids suffice.
-    if (columns["pid"] == 0).all() and not (callers == 0).any():
+    if processes == [0] and not ((callers := launches["tid"] & ~THREAD_BITS) == 0).any():
         columns["pid"] = np.full(len(correlation), callers[0], dtype=np.int64)
-    for process in distinct_values(columns["pid"]).tolist():
+        processes = [int(callers[0])]
+    for process in processes:
         several = len(process_ids) > 1
-        calls = np.flatnonzero(callers == process) if several else None
-        work = np.flatnonzero(columns["pid"] == process) if several else slice(None)
+        calls = np.flatnonzero(launches["tid"] & ~THREAD_BITS == process) if several else None
+        work = np.flatnonzero(columns["pid"] == process) if several else np.arange(len(correlation))
         keys = launches["correlation"] if calls is None else launches["correlation"][calls]
-        if len(keys):
-            row = _lookup(keys, correlation[work])
+        if not len(keys):
+            continue
+        row_of = _lookup(keys)
+        for which in blocks_of(work, len(correlation)):
+            row = row_of(correlation[which])
             missing = row < 0
             rows = row if calls is None else calls[row]
             for result, known in ((time, launches["start"]), (thread, launches["tid"])):
                 found = known[rows]
                 found[missing] = UNKNOWN
-                result[work] = found
+                result[which] = found
     return time, thread
 
 
-def _lookup(keys: Int64s, wanted: Int64s) -> Int64s:
-    """Position in `keys` of each wanted key, the first where several are equal; UNKNOWN where none is."""
+def _lookup(keys: Int64s) -> Callable[[Int64s], Int64s]:
+    """For wanted keys the position of each in `keys`, the first where several are equal; UNKNOWN where none is."""
     order = None
     if (keys[1:] < keys[:-1]).any():  # ids count up, and so do the calls of one thread
         order = np.argsort(keys, kind="stable")
         keys = keys[order]
-    at = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-    return np.where((keys[at] == wanted) & (wanted >= 0), at if order is None else order[at], UNKNOWN)
+
+    def row_of(wanted: Int64s) -> Int64s:
+        at = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+        return np.where((keys[at] == wanted) & (wanted >= 0), at if order is None else order[at], UNKNOWN)
+
+    return row_of
 
 
 def _graph_nodes(columns: dict[str, NDArray[Any]], nodes: dict[str, NDArray[Any]]) -> Int32s:

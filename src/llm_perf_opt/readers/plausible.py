@@ -9,10 +9,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
-import numpy as np
-
 from llm_perf_opt.errors import UnreadableInput
 from llm_perf_opt.regions.columns import Timeline
+from llm_perf_opt.regions.distinct import distinct
 
 MOST_DEVICES = 64  # of one recording; a machine has sixteen, or a few dozen parts of GPUs
 MOST_PROCESSES = 128  # of one recording, that used a GPU
@@ -53,8 +52,8 @@ def _is_plausible(name: str, value: object) -> bool:
 def refuse_implausible(timeline: Timeline) -> None:
     """Raise `UnreadableInput` where a timeline names more things than there can be."""
     works = (timeline.kernels, timeline.copies, timeline.graphs)
-    devices = {int(d) for work in works for d in np.unique(work.device)[: MOST_DEVICES + 1]}
-    processes = {int(p) for work in works for p in np.unique(work.process)[: MOST_PROCESSES + 1]}
+    devices = {int(d) for work in works for d in distinct(work.device)[: MOST_DEVICES + 1]}
+    processes = {int(p) for work in works for p in distinct(work.process)[: MOST_PROCESSES + 1]}
     kernels, domains = len(timeline.kernels), len(timeline.domains)
     for count, most, what in (
         (max(len(devices), len(timeline.gpu_facts)), MOST_DEVICES, "GPUs"),

@@ -21,13 +21,14 @@ start/end regions, which have neither parents nor children.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Iterator
 from typing import Literal
 
 import numpy as np
 from attrs import Factory, define
 
 from llm_perf_opt.regions.columns import UNKNOWN, Bools, Int32s, Int64s, Timeline, Work
+from llm_perf_opt.regions.distinct import distinct
 from llm_perf_opt.regions.intervals import BusyTime
 from llm_perf_opt.regions.operators import engine_threads
 from llm_perf_opt.regions.stacks import Stacks, build_stacks, group_by
@@ -41,18 +42,42 @@ class Membership:
     """Regions of one column of work."""
 
     by_domain: list[Int64s]  # one array per domain: innermost push/pop region of each piece, or ROOT
-    start_end: dict[int, Int64s]  # start/end region, or the whole recording beside ranges -> the pieces in it
+    start_end: dict[int, Int64s]  # start/end region -> the pieces in it
     adopted: Bools
+    whole: int | None = None  # the region of the whole recording, where it stands beside ranges: every piece is in it
 
-    def unattributed(self, whole: Collection[int]) -> Bools:
-        """Pieces that are in no range. `whole`: regions that stand for the whole recording beside ranges."""
+    def unattributed(self) -> Bools:
+        """Pieces that are in no range."""
         outside = np.ones(len(self.adopted), dtype=np.bool_)
         for regions in self.by_domain:
             outside &= regions == ROOT
-        for region, members in self.start_end.items():
-            if region not in whole:
-                outside[members] = False
+        for members in self.start_end.values():
+            outside[members] = False
         return outside
+
+    def start_end_members(self, chosen: Int64s) -> tuple[Int64s, Int64s]:
+        """Start/end regions and the chosen pieces in them, as two columns."""
+        none = np.zeros(0, dtype=np.int64)
+        if not self.start_end:
+            return none, none
+        is_chosen = np.zeros(len(self.adopted), dtype=np.bool_)
+        is_chosen[chosen] = True
+        region = np.repeat(np.array(list(self.start_end), dtype=np.int64), [len(m) for m in self.start_end.values()])
+        members = np.concatenate([none, *self.start_end.values()])
+        keep = is_chosen[members]
+        return region[keep], members[keep]
+
+    def pieces(self, region: int) -> Int64s:
+        """Of a start/end region, or of the whole recording beside ranges; none of any other."""
+        if region == self.whole:
+            return np.arange(len(self.adopted))
+        return self.start_end.get(region, np.zeros(0, dtype=np.int64))
+
+    def beside_stacks(self) -> Iterator[tuple[int, Int64s]]:
+        """Regions that are on no stack of ranges, and the pieces in each."""
+        yield from self.start_end.items()
+        if self.whole is not None:
+            yield self.whole, self.pieces(self.whole)
 
 
 @define(eq=False)
@@ -88,16 +113,19 @@ class _Moments:
     """Host-side moments to be placed into stacks: launches of work, or captures of graph nodes."""
 
     time: Int64s
-    thread: Int64s
-    process: Int64s
-    by_thread: dict[int, Int64s]
+    thread: Int32s | Int64s
+    process: Int32s | Int64s
+    by_thread: dict[int, Int64s | slice]  # which are of each thread
 
     @staticmethod
-    def of(time: Int64s, thread: Int64s, process: Int64s) -> _Moments:
-        known = np.flatnonzero((thread != UNKNOWN) & (time != UNKNOWN))
-        whole = len(known) == len(time)
-        groups = {key: part if whole else known[part] for key, part in group_by(thread[known])}
-        return _Moments(time, thread, process, groups)
+    def of(time: Int64s, thread: Int32s | Int64s, process: Int32s | Int64s) -> _Moments:
+        is_known = (thread != UNKNOWN) & (time != UNKNOWN)
+        if not is_known.all():
+            known = np.flatnonzero(is_known)
+            return _Moments(time, thread, process, {key: known[part] for key, part in group_by(thread[known])})
+        if len(used := distinct(thread)) == 1:
+            return _Moments(time, thread, process, {int(used[0]): slice(None)})
+        return _Moments(time, thread, process, dict(group_by(thread)))
 
 
 @define(eq=False)
@@ -112,18 +140,17 @@ class _RegionStacks:
     hosts: tuple[Int64s, Int64s] | None = None  # of all ranges: region and range around the outermost; None: nothing
     _regions: list[int] = Factory(list)
     _known: dict[tuple[int, int], int] = Factory(dict)
+    _as_found: Int64s = Factory(lambda: np.zeros(0, dtype=np.int64))  # `_regions`
 
     def regions_at(self, moments: Int64s) -> Int64s:
         """The innermost region at each moment, ROOT where no range was open."""
         top = self.stacks.top_at(moments)
-        regions = self._regions_of_nodes()
-        return np.where(top >= 0, regions[np.maximum(top, 0)], ROOT) if len(regions) else np.full(len(top), ROOT)
+        return np.append(self._regions_of_nodes(), ROOT)[top]  # UNKNOWN is the last
 
     def ranges_at(self, moments: Int64s) -> Int64s:
         """The innermost range at each moment, UNKNOWN where none was open."""
         top = self.stacks.top_at(moments)
-        instance = self.stacks.instance
-        return np.where(top >= 0, instance[np.maximum(top, 0)], UNKNOWN) if len(instance) else top
+        return np.append(self.stacks.instance, UNKNOWN)[top]  # UNKNOWN is the last
 
     def is_hosted(self, moments: Int64s) -> Bools:
         """Does the outermost range open at each moment lie in a range of another thread?"""
@@ -165,6 +192,8 @@ class _RegionStacks:
         self.table.simplified = self.table.simplified or self.stacks.simplified
         done = len(self._regions)
         instances = self.stacks.instance[done:]
+        if not len(instances):
+            return self._as_found
         outside = [ROOT] * len(instances) if self.hosts is None else self.hosts[0][instances].tolist()
         columns = (self.stacks.parent[done:].tolist(), self.names[instances].tolist(), outside)
         for below, name, host in zip(*columns, strict=True):
@@ -173,7 +202,8 @@ class _RegionStacks:
             if number is None:
                 number = self._known[key] = self.table.intern(self.domain, PUSH_POP, key[0], self.strings[name])
             self._regions.append(number)
-        return np.array(self._regions, dtype=np.int64)
+        self._as_found = np.array(self._regions, dtype=np.int64)
+        return self._as_found
 
 
 class _Attributor:
@@ -196,11 +226,8 @@ class _Attributor:
         timeline = self.timeline
         owner = np.array(timeline.threads or [0], dtype=np.int64)
         nodes = timeline.graph_nodes
-        columns = [
-            _Moments.of(work.host_time, work.thread.astype(np.int64), work.process.astype(np.int64))
-            for work in timeline.work
-        ]
-        columns.append(_Moments.of(nodes.host_time, nodes.thread.astype(np.int64), owner[nodes.thread]))
+        columns = [_Moments.of(work.host_time, work.thread, work.process) for work in timeline.work]
+        columns.append(_Moments.of(nodes.host_time, nodes.thread, owner[nodes.thread]))
         kernels, copies, graphs, captured = self._place(columns)
         if self.mode != "thread" and len(nodes.host_time):
             self._descend(timeline.kernels, kernels, captured.by_domain)
@@ -295,9 +322,12 @@ class _Attributor:
         for regions in result:
             open_somewhere |= regions != ROOT
         for domain, regions in enumerate(result):
-            users = np.unique(ranges.thread[self.push_pop[ranges.domain[self.push_pop] == domain]])
-            outsider = ~np.isin(column.thread, users)
-            candidates = np.flatnonzero((column.time != UNKNOWN) & (regions == ROOT) & (outsider | ~open_somewhere))
+            users = distinct(ranges.thread[self.push_pop[ranges.domain[self.push_pop] == domain]])
+            if not len(users):
+                continue  # there is nothing to be adopted by
+            candidates = np.flatnonzero((column.time != UNKNOWN) & (regions == ROOT))
+            outsider = ~np.isin(column.thread[candidates], users)
+            candidates = candidates[outsider | ~open_somewhere[candidates]]
             for process, part in group_by(column.process[candidates]):
                 members = candidates[part]
                 owners = np.unique(ranges.thread[self.push_pop[ranges.process[self.push_pop] == process]])
@@ -398,7 +428,7 @@ class _Attributor:
         return self.table.intern_path(self.timeline.domains[domain], outer + inner[shared:])
 
 
-def _time_lookup(column: _Moments, holders: Int64s, holder: int) -> Callable[[BusyTime], Int64s]:
+def _time_lookup(column: _Moments, holders: Int32s | Int64s, holder: int) -> Callable[[BusyTime], Int64s]:
     """A function from windows to the moments of one thread or process that lie inside them."""
     mine = np.flatnonzero((holders == holder) & (column.time != UNKNOWN))
     times = column.time[mine]

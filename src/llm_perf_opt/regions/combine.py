@@ -13,7 +13,8 @@ import numpy as np
 from attrs import Factory, define, evolve, fields
 
 from llm_perf_opt.regions.columns import Int64s
-from llm_perf_opt.regions.rollup import GpuWork, KernelRows, RolledUp, Sums, merged_rows
+from llm_perf_opt.regions.kernel_rows import KernelRows, merged_rows
+from llm_perf_opt.regions.rollup import GpuWork, RolledUp, Sums
 from llm_perf_opt.regions.table import ROOT, RegionTable
 
 _ADDED = (

@@ -10,7 +10,9 @@ from attrs import define
 
 from llm_perf_opt.metrics.families import COLLECTIVE, family_of
 from llm_perf_opt.regions.attribution import Membership
-from llm_perf_opt.regions.columns import Bools, Int64s, Timeline
+from llm_perf_opt.regions.blocks import taken
+from llm_perf_opt.regions.columns import UNKNOWN, Bools, Int64s, Timeline
+from llm_perf_opt.regions.distinct import distinct, is_one_of
 from llm_perf_opt.regions.intervals import BusyTime, union_by_group
 from llm_perf_opt.regions.table import ROOT, levels_up
 
@@ -25,12 +27,9 @@ class CollectiveTimes:
 
 def collective_kernels(timeline: Timeline, chosen: Int64s) -> Bools:
     """Which of the chosen kernels are collectives."""
-    names = timeline.kernels.name[chosen]
-    used = np.flatnonzero(np.bincount(names + 1)[1:])  # a name that was not recorded is -1
-    is_collective = np.zeros(len(timeline.strings) + 1, dtype=np.bool_)
-    is_collective[[n for n in used.tolist() if family_of(timeline.strings[n]) == COLLECTIVE]] = True
-    found: Bools = is_collective[names]
-    return found
+    names = taken(timeline.kernels.name, chosen)
+    used = distinct(names).tolist()
+    return is_one_of(names, [n for n in used if n != UNKNOWN and family_of(timeline.strings[n]) == COLLECTIVE])
 
 
 def collective_times(
@@ -64,7 +63,7 @@ def _unions(
         inside = regions[members] != ROOT
         for current, here in levels_up(regions[members][inside], parent, depth):
             found += union_by_group(current[here], start[inside][here], end[inside][here], len(parent))
-    for region, own in membership.start_end.items():
+    for region, own in membership.beside_stacks():
         mine = np.isin(members, own)
         found[region] += BusyTime.of(start[mine], end[mine]).total
     return found

@@ -8,6 +8,13 @@ from attrs import define
 from llm_perf_opt.regions.columns import Bools, Int64s
 
 
+def running(values: Int64s) -> Int64s:
+    """The sum of the values before each, and of all."""
+    found = np.zeros(len(values) + 1, dtype=np.int64)
+    np.cumsum(values, out=found[1:])
+    return found
+
+
 @define(eq=False)
 class BusyTime:
     """The merged, disjoint intervals of some work; answers how much of any window they fill."""
@@ -29,8 +36,7 @@ class BusyTime:
         first = np.concatenate([[True], start[1:] > reach[:-1]])
         starts = start[first]
         ends = reach[np.concatenate([np.flatnonzero(first)[1:] - 1, [len(end) - 1]])]
-        before = np.concatenate([[0], np.cumsum(ends - starts)])
-        return BusyTime(starts, ends, before)
+        return BusyTime(starts, ends, running(ends - starts))
 
     @property
     def total(self) -> int:

@@ -6,7 +6,7 @@ import numpy as np
 from attrs import define
 
 from llm_perf_opt.regions.columns import Int64s, Timeline
-from llm_perf_opt.regions.intervals import BusyTime
+from llm_perf_opt.regions.intervals import BusyTime, running
 
 
 @define(eq=False)
@@ -44,6 +44,4 @@ def _merge(timeline: Timeline, process: int) -> MergedWork:
     reach = np.maximum.accumulate(end)
     firsts = np.concatenate([[0], np.flatnonzero(start[1:] > reach[:-1]) + 1])
     starts, ends = start[firsts], reach[np.append(firsts[1:] - 1, len(end) - 1)]
-    return MergedWork(
-        start, end, order, firsts, BusyTime(starts, ends, np.concatenate([[0], np.cumsum(ends - starts)]))
-    )
+    return MergedWork(start, end, order, firsts, BusyTime(starts, ends, running(ends - starts)))

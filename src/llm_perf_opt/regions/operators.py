@@ -12,6 +12,7 @@ import numpy as np
 from attrs import evolve
 
 from llm_perf_opt.regions.columns import UNKNOWN, Bools, Int64s, Timeline
+from llm_perf_opt.regions.distinct import distinct, is_one_of
 from llm_perf_opt.regions.operator_names import is_backward, is_operator, without_arguments
 from llm_perf_opt.regions.stacks import build_stacks, group_by
 
@@ -23,8 +24,8 @@ def engine_threads(timeline: Timeline) -> list[int]:
     """
     names = [n for n, name in enumerate(timeline.strings) if is_backward(name)]
     ranges, found = timeline.ranges, set(timeline.engine_threads)
-    of_engine = np.isin(ranges.name, names) if names else np.zeros(len(ranges), dtype=np.bool_)
-    for thread in np.unique(ranges.thread[of_engine]).tolist():
+    of_engine = is_one_of(ranges.name, names)
+    for thread in distinct(ranges.thread[of_engine]).tolist():
         mine = np.flatnonzero((ranges.thread == thread) & ~ranges.start_end)
         mine = mine[np.lexsort((-ranges.end[mine], ranges.start[mine]))]
         reach = np.concatenate([[-1], np.maximum.accumulate(ranges.end[mine])[:-1]])
@@ -38,7 +39,7 @@ def without_inner_operators(timeline: Timeline, keep: Callable[[str], bool]) -> 
     """The timeline without operators directly inside others. `keep`: names that stay."""
     ranges, strings = timeline.ranges, timeline.strings
     operator, dropped = (np.zeros(len(strings) + 1, dtype=np.bool_) for _ in range(2))  # the last: UNKNOWN
-    for number in np.unique(ranges.name).tolist():
+    for number in distinct(ranges.name).tolist():
         if number >= 0 and is_operator(strings[number]):
             operator[number], dropped[number] = True, not keep(without_arguments(strings[number]))
     candidates = dropped[ranges.name] & ~ranges.start_end

@@ -26,6 +26,7 @@ import numpy as np
 from attrs import Factory, define, evolve
 
 from llm_perf_opt.regions.columns import Action, CounterSet, NumberRange, PooledName, Recording, Timeline
+from llm_perf_opt.regions.distinct import distinct
 from llm_perf_opt.regions.operator_names import MODULE, without_arguments
 from llm_perf_opt.regions.patterns import RegionFilter, coded
 from llm_perf_opt.regions.step_numbers import without_numbers
@@ -112,7 +113,7 @@ class Pools:
         ranges = recording.ranges
         strings, numbers = list(recording.strings), np.arange(len(recording.strings), dtype=np.int32)
         known: dict[str, int] = {}
-        for number in np.unique(ranges.name).tolist():
+        for number in distinct(ranges.name).tolist():
             new = self.name(strings[number])
             if new != strings[number]:
                 numbers[number] = known.setdefault(new, len(known) + len(recording.strings))

@@ -9,12 +9,14 @@ import numpy as np
 from attrs import define, fields
 
 from llm_perf_opt.regions.attribution import Attribution, Membership
+from llm_perf_opt.regions.blocks import blocks, blocks_of, taken
 from llm_perf_opt.regions.columns import UNKNOWN, Bools, Int32s, Int64s, Timeline, Work
 from llm_perf_opt.regions.communication import collective_times
+from llm_perf_opt.regions.distinct import distinct
 from llm_perf_opt.regions.intervals import BusyTime, overlapping, union_by_group
+from llm_perf_opt.regions.kernel_rows import KernelRows, exclusive_rows, lift, rows_of_all
 from llm_perf_opt.regions.merged_work import merged_work
-from llm_perf_opt.regions.stacks import group_by
-from llm_perf_opt.regions.table import ROOT, add_up, climb, levels_up
+from llm_perf_opt.regions.table import ROOT, add_up, levels_up
 
 
 @define(eq=False)
@@ -43,28 +45,6 @@ class GpuWork:
         """The same with other values, column by column."""
         kinds = (getattr(self, f.name) for f in fields(GpuWork))
         return GpuWork(*(Sums(convert(k.count), convert(k.time), convert(k.bytes)) for k in kinds))
-
-
-@define(eq=False)
-class KernelRows:
-    """Kernels grouped by region, label (name or signature) and device: one row each."""
-
-    region: Int64s
-    label: Int64s
-    device: Int64s
-    calls: Int64s
-    total: Int64s
-    shortest: Int64s
-    longest: Int64s
-
-    @property
-    def columns(self) -> tuple[Int64s, ...]:
-        return self.region, self.label, self.device, self.calls, self.total, self.shortest, self.longest
-
-    def lifted(self, regions: Int64s) -> KernelRows:
-        """The same rows counted to other regions, equal rows merged. ROOT rows are dropped."""
-        keep = regions != ROOT
-        return _merge_rows(regions[keep], *(column[keep] for column in self.columns[1:]))
 
 
 @define(eq=False)
@@ -132,6 +112,7 @@ def roll_up(timeline: Timeline, attribution: Attribution, selection: Selection) 
     graph_replays = _graph_launches(kernels, attribution.kernels, np.flatnonzero(in_graph), parent, depth)
     collective = collective_times(timeline, attribution.kernels, selection.scope_kernels, parent, depth)
     instances = np.where(range_instances > 0, range_instances, graph_replays)
+    all_kernels = rows_of_all(kernels, selection.kernels, kernels.name)
     has_work = [sums.count > 0 for sums in (everything.kernels, everything.copies, everything.graphs)]
     return RolledUp(
         exclusive=own,
@@ -146,10 +127,10 @@ def roll_up(timeline: Timeline, attribution: Attribution, selection: Selection) 
         adopted=inclusive(_tally(attribution.kernels, chosen_mask & attribution.kernels.adopted, count)),
         graph_kernels=inclusive(_tally(attribution.kernels, in_graph, count)),
         graph_replays=graph_replays,
-        kernel_rows=lift(exclusive_rows(kernels, attribution, selection.kernels, kernels.name), attribution),
-        all_kernels=_rows_of(
-            kernels, selection.kernels, np.zeros(len(selection.kernels), dtype=np.int64), kernels.name
+        kernel_rows=lift(
+            exclusive_rows(kernels, attribution, selection.kernels, kernels.name, all_kernels), attribution
         ),
+        all_kernels=all_kernels,
         scope_busy=_device_busy(timeline, selection),
         present=np.logical_or.reduce([instances > 0, *has_work]),
     )
@@ -182,7 +163,7 @@ def _copies_called(pattern: re.Pattern[str], timeline: Timeline, selection: Sele
 
 
 def _called(pattern: re.Pattern[str], timeline: Timeline, names: Int32s) -> Bools:
-    return np.isin(names, [n for n in np.unique(names).tolist() if n >= 0 and pattern.search(timeline.strings[n])])
+    return np.isin(names, [n for n in distinct(names).tolist() if n >= 0 and pattern.search(timeline.strings[n])])
 
 
 def _graph_launches(kernels: Work, membership: Membership, inside: Int64s, parent: Int64s, depth: Int64s) -> Int64s:
@@ -201,38 +182,40 @@ def _graph_launches(kernels: Work, membership: Membership, inside: Int64s, paren
             pairs = np.unique(current[here] * width + launches[here])
             result += np.bincount(pairs // width, minlength=len(parent))
     if membership.start_end:
-        region, members = _start_end_members(kernels, membership, inside)
+        region, members = membership.start_end_members(inside)
         numbered = np.full(len(kernels), UNKNOWN, dtype=np.int64)
         numbered[inside] = launch
         pairs = np.unique(region * width + numbered[members])
         result += np.bincount(pairs // width, minlength=len(parent))
+    if membership.whole is not None:
+        result[membership.whole] += int(launch.max()) + 1
     return result
-
-
-def _take(values: Int64s | Int32s, chosen: Int64s) -> Int64s | Int32s:
-    """`values[chosen]`, without a copy where everything is chosen."""
-    return values if len(chosen) == len(values) else values[chosen]
 
 
 def _sums(work: Work, membership: Membership, chosen: Int64s, count: int) -> Sums:
     """Count, time and bytes of each region's own work."""
-    counts, times, sizes = (np.zeros(count, dtype=np.int64) for _ in range(3))
-    if len(chosen) == 0 or count == 0:
-        return Sums(counts, times, sizes)
-    duration = _take(work.end, chosen) - _take(work.start, chosen)
-    for regions in membership.by_domain:
-        mine = _take(regions, chosen) + 1  # ROOT is -1: bin 0 collects what is outside
-        counts += np.bincount(mine, minlength=count + 1)[1:]
-        times += np.bincount(mine, weights=duration, minlength=count + 1)[1:].astype(np.int64)
-        if work.bytes is not None:
-            sizes += np.bincount(mine, weights=work.bytes[chosen], minlength=count + 1)[1:].astype(np.int64)
+    counts, times, sizes = np.zeros(count, dtype=np.int64), np.zeros(count), np.zeros(count)
+    if count == 0:
+        return Sums(counts, counts.copy(), counts.copy())
+    for which in blocks_of(chosen, len(work)):
+        duration = work.end[which] - work.start[which]
+        for regions in membership.by_domain:
+            mine = regions[which] + 1  # ROOT is -1: bin 0 collects what is outside
+            counts += np.bincount(mine, minlength=count + 1)[1:]
+            times += np.bincount(mine, weights=duration, minlength=count + 1)[1:]
+            if work.bytes is not None:
+                sizes += np.bincount(mine, weights=work.bytes[which], minlength=count + 1)[1:]
+        if membership.whole is not None:
+            counts[membership.whole] += len(duration)
+            times[membership.whole] += duration.sum()
+            sizes[membership.whole] += 0 if work.bytes is None else work.bytes[which].sum()
     if membership.start_end:
-        region, members = _start_end_members(work, membership, chosen)
+        region, members = membership.start_end_members(chosen)
         counts += np.bincount(region, minlength=count)
-        times += np.bincount(region, weights=work.end[members] - work.start[members], minlength=count).astype(np.int64)
+        times += np.bincount(region, weights=work.end[members] - work.start[members], minlength=count)
         if work.bytes is not None:
-            sizes += np.bincount(region, weights=work.bytes[members], minlength=count).astype(np.int64)
-    return Sums(counts, times, sizes)
+            sizes += np.bincount(region, weights=work.bytes[members], minlength=count)
+    return Sums(counts, times.astype(np.int64), sizes.astype(np.int64))
 
 
 def _tally(membership: Membership, mask: Bools, count: int) -> Int64s:
@@ -245,6 +228,8 @@ def _tally(membership: Membership, mask: Bools, count: int) -> Int64s:
         result += np.bincount(mine[mine != ROOT], minlength=count)
     for region, members in membership.start_end.items():
         result[region] += int(mask[members].sum())
+    if membership.whole is not None:
+        result[membership.whole] += int(mask.sum())
     return result
 
 
@@ -255,7 +240,7 @@ def _wall_and_idle(timeline: Timeline, selection: Selection, region_of: Int64s, 
     duration = ranges.duration[selection.ranges]
     active = np.zeros(len(duration), dtype=np.int64)
     process_of = ranges.process[selection.ranges]
-    for process in np.unique(process_of).tolist():
+    for process in distinct(process_of).tolist():
         if _is_whole(timeline, selection):
             busy = merged_work(timeline, process).busy
         else:
@@ -299,35 +284,39 @@ def _busy(timeline: Timeline, attribution: Attribution, selection: Selection, pa
             start, end = start[order], end[order]
         if len(start) == 0:
             continue
+        # Work that runs alone adds its duration to every region around it. Only where work runs side
+        # by side, seldom with one stream, does it matter that a union is not a sum.
         crowded = overlapping(start, end)
+        alone = np.where(crowded, 0, end - start)
+        if order is not None:  # regions are listed kind by kind
+            in_order, alone = alone, np.empty_like(alone)
+            alone[order] = in_order
+        beside = np.flatnonzero(crowded)
+        listed = beside if order is None else order[beside]
         for domain in range(len(timeline.domains)):
-            regions = np.concatenate(
-                [_take(m.by_domain[domain], chosen) for (_, chosen), m in zip(columns, memberships, strict=True)]
-            )
-            regions = regions if order is None else regions[order]
-            # Work that runs alone adds its duration to every region around it. Only where work runs side
-            # by side, seldom with one stream, does it matter that a union is not a sum.
-            alone = np.bincount(regions[~crowded] + 1, weights=(end - start)[~crowded], minlength=len(parent) + 1)
-            total += add_up(alone[1:].astype(np.int64), parent, depth)
-            total += _busy_by_level(regions[crowded], start[crowded], end[crowded], parent, depth)
+            own, regions = np.zeros(len(parent)), np.empty(len(beside), dtype=np.int64)
+            begin = 0
+            for (work, chosen), membership in zip(columns, memberships, strict=True):
+                of_domain, time = membership.by_domain[domain], alone[begin : begin + len(chosen)]
+                for part, which in zip(blocks(len(chosen)), blocks_of(chosen, len(work)), strict=True):
+                    own += np.bincount(of_domain[which] + 1, weights=time[part], minlength=len(parent) + 1)[1:]
+                mine = (listed >= begin) & (listed < begin + len(chosen))
+                regions[mine] = of_domain[chosen[listed[mine] - begin]]
+                begin += len(chosen)
+            total += add_up(own.astype(np.int64), parent, depth)
+            total += _busy_by_level(regions, start[beside], end[beside], parent, depth)
         total += _busy_start_end(columns, memberships, len(parent))
+        if (whole := attribution.kernels.whole) is not None:
+            everything = _is_whole(timeline, selection)
+            busy = merged_work(timeline, process).busy if everything else BusyTime.of(start, end)
+            total[whole] += busy.total
     return total
-
-
-def _distinct(columns: list[Int64s | Int32s]) -> list[int]:
-    """The values of some columns, most of which hold one."""
-    found: set[int] = set()
-    for values in columns:
-        if len(values):
-            alike = (values == values[0]).all()
-            found.update([int(values[0])] if alike else np.unique(values).tolist())
-    return sorted(found)
 
 
 def _device_busy(timeline: Timeline, selection: Selection) -> int:
     """How long the devices were busy: a union on each, whoever used it, added up."""
     columns = selection.work(timeline)
-    devices = _distinct([_take(work.device, chosen) for work, chosen in columns])
+    devices = distinct(*(taken(work.device, chosen) for work, chosen in columns)).tolist()
     if len(devices) == 1 and len(timeline.processes) == 1 and _is_whole(timeline, selection):
         return merged_work(timeline, 0).busy.total
     device, start, end = (
@@ -348,115 +337,14 @@ def _busy_by_level(regions: Int64s, start: Int64s, end: Int64s, parent: Int64s, 
 
 def _busy_start_end(columns: list[tuple[Work, Int64s]], memberships: tuple[Membership, ...], count: int) -> Int64s:
     """Unions of start/end regions, all at once."""
+    if not any(membership.start_end for membership in memberships):
+        return np.zeros(count, dtype=np.int64)
     groups, starts, ends = [], [], []
     for (work, chosen), membership in zip(columns, memberships, strict=True):
-        region, members = _start_end_members(work, membership, chosen)
+        region, members = membership.start_end_members(chosen)
         groups.append(region)
         starts.append(work.start[members])
         ends.append(work.end[members])
     group, start, end = (np.concatenate(parts) for parts in (groups, starts, ends))
     order = np.argsort(start, kind="stable")
     return union_by_group(group[order], start[order], end[order], count)
-
-
-def _start_end_members(work: Work, membership: Membership, chosen: Int64s) -> tuple[Int64s, Int64s]:
-    """Start/end regions and the chosen pieces in them, as two columns."""
-    none = np.zeros(0, dtype=np.int64)
-    if not membership.start_end:
-        return none, none
-    is_chosen = np.zeros(len(work), dtype=np.bool_)
-    is_chosen[chosen] = True
-    region = np.repeat(
-        np.array(list(membership.start_end), dtype=np.int64), [len(m) for m in membership.start_end.values()]
-    )
-    members = np.concatenate([none, *membership.start_end.values()])
-    keep = is_chosen[members]
-    return region[keep], members[keep]
-
-
-# -- kernels by name or signature ------------------------------------------------------------------
-
-
-def exclusive_rows(kernels: Work, attribution: Attribution, chosen: Int64s, labels: Int64s | Int32s) -> KernelRows:
-    """The chosen kernels by region, label and device, each counted to the regions it is in itself."""
-    membership = attribution.kernels
-    parts = [_rows_of(kernels, chosen, _take(regions, chosen), labels) for regions in membership.by_domain]
-    if membership.start_end:
-        region, members = _start_end_members(kernels, membership, chosen)
-        # Not `_take`: a member may occur in several regions, so equal lengths do not mean everything.
-        parts.append(_rows_of(kernels, members, region, labels, every=False))
-    return KernelRows(*map(np.concatenate, zip(*(part.columns for part in parts), strict=True)))
-
-
-def lift(rows: KernelRows, attribution: Attribution) -> list[KernelRows]:
-    """Inclusive rows, one table per nesting level; start/end regions are on level 0."""
-    parent, depth = attribution.table.arrays()
-    levels: list[KernelRows] = []
-    current = rows.region
-    for level in range(int(depth.max()) if len(depth) else -1, -1, -1):
-        current = climb(current, parent, depth, level)
-        here = np.where(depth[current] == level, current, ROOT) if len(current) else current
-        levels.append(rows.lifted(here))
-    levels.reverse()
-    return levels
-
-
-def _rows_of(
-    kernels: Work, chosen: Int64s, regions: Int64s | Int32s, labels: Int64s | Int32s, every: bool = True
-) -> KernelRows:
-    """Rows of the chosen kernels, each counted to its region."""
-    take = _take if every else lambda values, which: values[which]
-    keep = regions != ROOT
-    if not keep.all():
-        chosen, regions = chosen[keep], regions[keep]
-    duration = take(kernels.end, chosen) - take(kernels.start, chosen)
-    label = take(labels, chosen).astype(np.int64)
-    device = take(kernels.device, chosen).astype(np.int64)
-    calls = np.ones(len(chosen), dtype=np.int64)
-    return _merge_rows(regions.astype(np.int64, copy=False), label, device, calls, duration, duration, duration)
-
-
-def _merge_rows(
-    region: Int64s, label: Int64s, device: Int64s, calls: Int64s, total: Int64s, shortest: Int64s, longest: Int64s
-) -> KernelRows:
-    if len(region) == 0:
-        return KernelRows(region, label, device, calls, total, shortest, longest)
-    labels, low = int(label.max()) + 1, int(device.min())
-    devices = int(device.max()) - low + 1
-    key = (region * labels + label) * devices + (device - low)
-    size = (int(region.max()) + 1) * labels * devices
-    # Few possible keys: count into bins. Many: sort.
-    if size <= 4 * len(key) + 65536:
-        seen = np.flatnonzero(np.bincount(key, minlength=size))
-        place = np.zeros(size, dtype=np.int64)
-        place[seen] = np.arange(len(seen))
-        which = place[key]
-    else:
-        seen, which = np.unique(key, return_inverse=True)
-        which = which.reshape(-1)
-    rows = len(seen)
-    minima = np.full(rows, np.iinfo(np.int64).max)
-    np.minimum.at(minima, which, shortest)
-    maxima = np.zeros(rows, dtype=np.int64)
-    np.maximum.at(maxima, which, longest)
-    return KernelRows(
-        region=seen // devices // labels,
-        label=seen // devices % labels,
-        device=seen % devices + low,
-        calls=np.bincount(which, weights=calls, minlength=rows).astype(np.int64),
-        total=np.bincount(which, weights=total, minlength=rows).astype(np.int64),
-        shortest=minima,
-        longest=maxima,
-    )
-
-
-def merged_rows(tables: list[KernelRows]) -> KernelRows:
-    """Several tables of rows as one, equal rows added up."""
-    if len(tables) == 1:
-        return tables[0]
-    return _merge_rows(*map(np.concatenate, zip(*(rows.columns for rows in tables), strict=True)))
-
-
-def rows_per_region(levels: list[KernelRows]) -> dict[int, tuple[KernelRows, Int64s]]:
-    """For each region its table of rows and which of them are its own."""
-    return {region: (rows, part) for rows in levels for region, part in group_by(rows.region)}

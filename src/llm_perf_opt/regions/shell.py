@@ -9,9 +9,12 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-from llm_perf_opt.regions.model import NCUProfileRegion
 from llm_perf_opt.regions.names import UNSAFE
+
+if TYPE_CHECKING:
+    from llm_perf_opt.regions.model import NCUProfileRegion
 
 # What a printf format inside single quotes cannot hold as it is.
 _ESCAPED = re.compile(rf"[\\']|{UNSAFE.pattern}")

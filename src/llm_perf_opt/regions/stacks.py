@@ -17,6 +17,7 @@ from bisect import bisect_left
 import numpy as np
 from attrs import define
 
+from llm_perf_opt.regions.blocks import blocks
 from llm_perf_opt.regions.columns import UNKNOWN, Int32s, Int64s
 
 # Ranges open at one moment that are told apart, outermost first; fewer once that has taken many steps. Real
@@ -75,6 +76,12 @@ class NestedStacks:
 
     def top_at(self, moments: Int64s) -> Int64s:
         """For each moment the node on top of the stack then, UNKNOWN where nothing was open."""
+        top = np.empty(len(moments), dtype=np.int64)
+        for part in blocks(len(moments)):
+            top[part] = self._top_at(moments[part])
+        return top
+
+    def _top_at(self, moments: Int64s) -> Int64s:
         at = np.searchsorted(self._starts, moments, side="right") - 1
         # The last range to begin is on top unless it has ended: then climb until one is still open.
         climbing = np.flatnonzero(at >= 0)
@@ -172,9 +179,11 @@ def group_by(keys: Int32s | Int64s) -> list[tuple[int, Int64s]]:
     """Indices of each distinct key, in order. One sort for all groups; none when there is one key."""
     if len(keys) == 0:
         return []
-    if (keys == keys[0]).all():
-        return [(int(keys[0]), np.arange(len(keys)))]
-    order = np.argsort(keys, kind="stable")
+    low, high = int(keys.min()), int(keys.max())
+    if low == high:
+        return [(low, np.arange(len(keys)))]
+    # NumPy sorts numbers of 16 bits in linear time.
+    order = np.argsort((keys - low).astype(np.uint16) if high - low < 2**16 else keys, kind="stable")
     ordered = keys[order]
     cuts = np.flatnonzero(np.diff(ordered)) + 1
     return [(int(keys[part[0]]), part) for part in np.split(order, cuts)]

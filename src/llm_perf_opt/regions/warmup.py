@@ -8,6 +8,8 @@ that follow, and the GPU does not work more in them. Pure functions over columns
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from attrs import define
 from numpy.typing import NDArray
@@ -65,11 +67,11 @@ def _leading(duration: Int64s, working: Int64s | None) -> int:
     if count == 3 and duration[1] > 2 * duration[2]:
         first_later, factor = 2, _AGAINST_ONE
     later = np.arange(count) >= first_later
-    usual = float(np.median(duration[later]))
-    spread = 1.4826 * float(np.median(np.abs(duration[later] - usual)))
+    usual = _median(duration[later])
+    spread = 1.4826 * _median(np.abs(duration[later] - usual))
     slow = duration > usual + max((factor - 1) * usual, _SPREADS * spread, _SHORTEST_NS)
     if working is not None:
-        more_work = working - float(np.median(working[later]))
+        more_work = working - _median(working[later])
         slow &= more_work <= (1 - _IDLE) * (duration - usual)
     among = np.cumsum(slow) * 2 >= np.arange(1, count + 1)
     found = np.flatnonzero(slow & among & ~later)
@@ -120,8 +122,12 @@ def _quantile(ordered: Int64s, part: float) -> float:
     return high - (high - low) * (1 - rest) if rest >= 0.5 else low + (high - low) * rest
 
 
-def _middle(ordered: Int64s) -> float:
-    """What `np.median` says."""
+def _median(values: NDArray[Any]) -> float:
+    return _middle(np.sort(values))
+
+
+def _middle(ordered: NDArray[Any]) -> float:
+    """What `np.median` says, without what that does for any number of axes."""
     half = len(ordered) // 2
     return float(ordered[half]) if len(ordered) % 2 else (float(ordered[half - 1]) + float(ordered[half])) / 2
 
@@ -130,5 +136,5 @@ def excess(duration: Int64s, warm: Bools) -> NDArray[np.int64]:
     """How much longer each warm-up instance took than the median of the steady ones; 0 for all others."""
     found = np.zeros(len(duration), dtype=np.int64)
     if warm.any() and not warm.all():
-        found[warm] = np.maximum(duration[warm] - round(float(np.median(duration[~warm]))), 0)
+        found[warm] = np.maximum(duration[warm] - round(_median(duration[~warm])), 0)
     return found

@@ -12,8 +12,10 @@ import numpy as np
 from attrs import evolve
 
 from llm_perf_opt.diagnosis import diagnose
-from llm_perf_opt.regions.attribution import Attribution, Membership
+from llm_perf_opt.regions.attribution import Attribution
+from llm_perf_opt.regions.blocks import blocks
 from llm_perf_opt.regions.columns import UNKNOWN, Int32s, Int64s, Ranges, Timeline, Work
+from llm_perf_opt.regions.distinct import distinct
 from llm_perf_opt.regions.intervals import BusyTime
 from llm_perf_opt.regions.operator_names import LIBRARY_DOMAINS
 from llm_perf_opt.regions.table import ROOT, WHOLE, RegionTable
@@ -51,10 +53,7 @@ def covered(timeline: Timeline, attribution: Attribution) -> tuple[Timeline, Att
     def extended(values: Int64s, value: int) -> Int64s:
         return np.concatenate([values, np.full(len(process), value, dtype=np.int64)])
 
-    def holding(work: Work, membership: Membership) -> Membership:
-        return evolve(membership, start_end=membership.start_end | {region: np.arange(len(work))})
-
-    kernels, copies, graphs = map(holding, timeline.work, attribution.memberships)
+    kernels, copies, graphs = (evolve(membership, whole=region) for membership in attribution.memberships)
     found = evolve(
         attribution,
         kernels=kernels,
@@ -69,7 +68,7 @@ def covered(timeline: Timeline, attribution: Attribution) -> tuple[Timeline, Att
 
 def _processes(timeline: Timeline) -> Int32s:
     """Those that used the GPU."""
-    return np.unique(np.concatenate([work.process for work in timeline.work])).astype(np.int32)
+    return distinct(*(work.process for work in timeline.work)).astype(np.int32)
 
 
 def _around(timeline: Timeline, process: Int32s, columns: list[Work | Ranges]) -> Ranges:
@@ -113,9 +112,11 @@ def _share_of_stages(timeline: Timeline, attribution: Attribution) -> float:
     first, last = int(start.min()), int(end.max())
     work = 0
     for column in timeline.work:
-        since = np.where(column.host_time == UNKNOWN, column.start, column.host_time)
-        meant = (since >= first) & (since < last)
-        work += int((column.end - column.start)[meant].sum())
+        for part in blocks(len(column)):
+            begin, launched = column.start[part], column.host_time[part]
+            since = np.where(launched == UNKNOWN, begin, launched)
+            meant = (since >= first) & (since < last)
+            work += int((column.end[part] - begin)[meant].sum())
     return min(held / max(work, 1), _share_of_time(timeline, start, end), 1.0)
 
 
@@ -132,10 +133,11 @@ def _share_of_time(timeline: Timeline, start: Int64s, end: Int64s) -> float:
     start, end = start[order], np.maximum.accumulate(end[order])
     done = end.copy()  # when the last of its work ends
     for column in timeline.work:
-        launched = column.host_time != UNKNOWN
-        at = np.searchsorted(start, column.host_time[launched], side="right") - 1
-        inside = (at >= 0) & (column.host_time[launched] < end[np.maximum(at, 0)])
-        np.maximum.at(done, at[inside], column.end[launched][inside])
+        for part in blocks(len(column)):
+            launched = column.host_time[part]
+            at = np.searchsorted(start, launched, side="right") - 1
+            inside = (launched != UNKNOWN) & (at >= 0) & (launched < end[np.maximum(at, 0)])
+            np.maximum.at(done, at[inside], column.end[part][inside])
     return BusyTime.of(start, done).total / (int(done.max()) - int(start.min()))
 
 

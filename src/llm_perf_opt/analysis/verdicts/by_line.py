@@ -51,7 +51,7 @@ def line_records(
 
     `callers`: of lines in libraries, the user's own that leads there.
     """
-    each, found = _each(roofed), dict[Place, _Line]()
+    each, found = _each(roofed) if launched else {}, dict[Place, _Line]()
     whole = sum(one.time_ns for one in launched)
     for one in launched:
         if one.place is not None:

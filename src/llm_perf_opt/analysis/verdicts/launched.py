@@ -16,9 +16,10 @@ from attrs import define, field
 from llm_perf_opt.analysis.verdicts.launches import Launches
 from llm_perf_opt.metrics.families import family_of
 from llm_perf_opt.regions.attribution import Attribution
+from llm_perf_opt.regions.blocks import blocks
 from llm_perf_opt.regions.columns import UNKNOWN, Bools, Int64s, Timeline
 from llm_perf_opt.regions.stacks import Stacks, build_stacks, group_by
-from llm_perf_opt.regions.table import ROOT
+from llm_perf_opt.regions.table import ROOT, add_up
 from llm_perf_opt.regions.tensors import Tensor, from_text
 
 # Launches of a region that are looked at: the last instances that have so many, and no more of a single one.
@@ -119,7 +120,8 @@ class Launched:
 
     def fits(self, test: Callable[[LaunchKind], bool]) -> Bools:
         """Rows whose kind passes a test, which is asked once for each kind."""
-        return np.array([test(kind) for kind in self.kinds], dtype=np.bool_)[self.which]
+        passing = [test(kind) for kind in self.kinds]
+        return np.array(passing, dtype=np.bool_)[self.which] if any(passing) else np.zeros(len(self), dtype=np.bool_)
 
     def time(self, rows: Bools) -> float:
         """Of some rows, in ns, for all steady instances."""
@@ -135,6 +137,11 @@ class Launched:
                 return None
             total += one * counts[number] * self.scale
         return total
+
+
+def _merged(parts: list[Int64s]) -> Int64s:
+    """Kernels are numbered as they began."""
+    return parts[0] if len(parts) == 1 else np.sort(np.concatenate(parts))
 
 
 class LaunchTable:
@@ -158,6 +165,17 @@ class LaunchTable:
     def _launch_times(self) -> Int64s:
         return np.sort(np.concatenate([self._timeline.kernels.host_time, self._timeline.copies.host_time]))
 
+    @cached_property
+    def _times(self) -> Int64s:
+        """Of all kernels in each region and below it, where it is one of a stack of ranges."""
+        kernels, count = self._timeline.kernels, len(self._parent)
+        own = np.zeros(count)
+        for part in blocks(len(kernels)):
+            duration = kernels.end[part] - kernels.start[part]
+            for regions in self._attribution.kernels.by_domain:
+                own += np.bincount(regions[part] + 1, weights=duration, minlength=count + 1)[1:]
+        return add_up(own.astype(np.int64), self._parent, self._depth)
+
     def of(self, region: int, processes: Sequence[int], windows: tuple[Int64s, Int64s]) -> Launched | None:
         """Kernels of a region in some processes; None where there are none. `windows`: its instances on the host."""
         key = region, tuple(processes)
@@ -167,15 +185,16 @@ class LaunchTable:
 
     def _of(self, region: int, processes: Sequence[int], windows: tuple[Int64s, Int64s]) -> Launched | None:
         kernels = self._timeline.kernels
-        members = self._members(region)
+        parts = self._parts(region)
         if len(self._timeline.processes) > 1:
-            members = members[np.isin(kernels.process[members], processes)]
-        if not len(members):
+            parts = [part[np.isin(kernels.process[part], processes)] for part in parts]
+        if not any(len(part) for part in parts):
             return None
-        chosen = self._last(members, windows[0])
+        chosen = self._last(parts, windows[0], in_order=region not in self._attribution.kernels.start_end)
         if len(processes) > 1:
             chosen = chosen[np.argsort(kernels.process[chosen], kind="stable")]
-        whole = (kernels.end[members] - kernels.start[members]).sum()
+        everything = len(self._timeline.processes) == 1 and not len(self._attribution.kernels.pieces(region))
+        whole = self._times[region] if everything else sum((kernels.end[p] - kernels.start[p]).sum() for p in parts)
         time = kernels.end[chosen] - kernels.start[chosen]
         pairs = self._paths_of(chosen) * (len(self._timeline.strings) + 1) + kernels.name[chosen]
         used, which = np.unique(pairs, return_inverse=True)
@@ -192,28 +211,34 @@ class LaunchTable:
             host_gaps=self._host_gaps(kernels.host_time[chosen], np.sort(windows[0])) if annotations else None,
         )
 
-    def _last(self, members: Int64s, starts: Int64s) -> Int64s:
-        """Kernels of the last instances, whole ones, that have enough of them."""
-        if len(members) <= _ENOUGH:
-            return members
-        starts, launched = np.sort(starts), self._timeline.kernels.host_time[members]
-        latest = np.partition(launched, len(launched) - _ENOUGH)[len(launched) - _ENOUGH]  # before it are not enough
+    def _last(self, parts: list[Int64s], starts: Int64s, *, in_order: bool) -> Int64s:
+        """Kernels of the last instances, whole ones, that have enough of them. `in_order`: the parts are sorted."""
+        if sum(map(len, parts)) <= _ENOUGH:
+            return _merged(parts)
+        starts, launched = np.sort(starts), self._timeline.kernels.host_time
+        quick = in_order and self._ran_as_launched  # then the last of each part are enough to look at
+        members = np.concatenate([part[-_ENOUGH:] for part in parts]) if quick else _merged(parts)
+        times = launched[members]
+        latest = np.partition(times, len(times) - _ENOUGH)[len(times) - _ENOUGH]  # before it are not enough
         first = int(np.searchsorted(starts, latest, side="right"))
-        return members[launched >= starts[first - 1]][:_MOST] if first else members[:_MOST]
+        if not quick:
+            return members[times >= starts[first - 1]][:_MOST] if first else members[:_MOST]
+        begin = np.searchsorted(launched, starts[first - 1]) if first else 0
+        return _merged([part[np.searchsorted(part, begin) :] for part in parts])[:_MOST]
 
-    def _members(self, region: int) -> Int64s:
+    @cached_property
+    def _ran_as_launched(self) -> bool:
+        launched = self._timeline.kernels.host_time
+        return bool((launched[1:] >= launched[:-1]).all())
+
+    def _parts(self, region: int) -> list[Int64s]:
+        """Kernels of a region in parts, none of them in two."""
         above = self._own_regions.copy()
         while len(deeper := np.flatnonzero(self._depth[above] > self._depth[region])):
             above[deeper] = self._parent[above[deeper]]
         parts = [self._own[number][1] for number in np.flatnonzero(above == region).tolist()]
-        more = self._attribution.kernels.start_end.get(region)
-        parts += [] if more is None else [more]
-        if len(parts) == 1:
-            return parts[0]
-        mine = np.zeros(len(self._timeline.kernels), dtype=np.bool_)
-        for part in parts:
-            mine[part] = True
-        return np.flatnonzero(mine)  # kernels are numbered as they began
+        more = self._attribution.kernels.pieces(region)
+        return [*parts, more] if len(more) else parts
 
     def _host_gaps(self, launched: Int64s, starts: Int64s) -> HostGaps:
         """`launched`: kernels in their order. `starts`: of the instances that they are in."""
