@@ -1,4 +1,4 @@
-"""What several tests need and one of them has worked out: recordings that were read, reports that were built."""
+"""What several tests need and one of them has worked out: recordings that were read, reports that were built, what programs said."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ class WorkedOut:
         with contextlib.suppress(FileNotFoundError):
             known: T = pickle.loads(path.read_bytes())
             return known
-        begun = time.process_time()
+        begun = time.perf_counter()
         found = work_out()
-        if time.process_time() - begun > _LONG_S:
+        if time.perf_counter() - begun > _LONG_S:
             draft = path.with_name(f"{path.name}.{os.getpid()}")
             draft.write_bytes(pickle.dumps(found, pickle.HIGHEST_PROTOCOL))
             draft.replace(path)  # at once: others may look
