@@ -27,7 +27,7 @@ import guard
 from forks import Forks
 from llm_perf_opt import demo_data
 from llm_perf_opt.analysis import build
-from llm_perf_opt.analysis.build import ReportOptions, build_report
+from llm_perf_opt.analysis.build import ReportOptions
 from llm_perf_opt.nsight import tools
 from llm_perf_opt.process.ask import Answer
 from llm_perf_opt.readers import handover, ncu_rep, sandbox
@@ -48,6 +48,24 @@ settings.register_profile("quick", deadline=None, max_examples=USUAL_EXAMPLES //
 settings.load_profile("all")
 
 worked_out = WorkedOut()
+_build_anew = build.build_report
+
+
+def build_report(*arguments: Any, **more: Any) -> NCUProfileRegionReport:
+    """Builds a report once of what is equal to the last byte: tests ask for the same again, and so do commands.
+
+    Hundreds of runs with the stand-ins leave the same recordings. Analysis is pure, and a report immutable (`test_view`
+    holds that). A test that changes the analysis gets its own.
+    """
+    if guard.changed():
+        return _build_anew(*arguments, **more)
+    asked = hashlib.sha256(pickle.dumps((arguments, more))).hexdigest()
+    return worked_out.value(f"built {asked}", lambda: _build_anew(*arguments, **more))
+
+
+build.build_report = build_report  # before any test imports it
+
+
 RECORDINGS = Path(__file__).parent / "recordings"
 DEMO = Path(demo_data.__file__).parent
 SHARED = Path(__file__).parents[2] / "shared" / "data"
@@ -94,9 +112,7 @@ def read(path: Path, launch_config: bool = False) -> Recording:
     """A recording; read once for all tests, which must not change it."""
     if guard.changed() or path.parent not in (RECORDINGS, DEMO):
         return read_recording(path, launch_config=launch_config)
-    return worked_out.value(
-        f"read {path} {launch_config}", lambda: read_recording(path, launch_config=launch_config), for_all=True
-    )
+    return worked_out.value(f"read {path} {launch_config}", lambda: read_recording(path, launch_config=launch_config))
 
 
 def examples(count: int, **others: Any) -> settings:
@@ -129,7 +145,7 @@ def report(*paths: Path | str, **options: Any) -> NCUProfileRegionReport:
 
     if guard.changed() or not all(file.parent in (RECORDINGS, DEMO) for file in files):
         return build_it()
-    return worked_out.value(f"report {files} {sorted(options.items())!r}", build_it, for_all=True)
+    return worked_out.value(f"report {files} {sorted(options.items())!r}", build_it)
 
 
 def regions_of(scope: Scope | None) -> dict[str, NCUProfileRegion]:
@@ -159,18 +175,25 @@ def unpacked(tmp_path: Path) -> Callable[[Path], Path]:
 
 
 @pytest.fixture(scope="session")
-def forks() -> Iterator[Forks]:
+def forks(folder_of_all_workers: Path) -> Iterator[Forks]:
     """Torch, imported once for all programs that tests run with it."""
-    with contextlib.closing(Forks()) as opened:
+    with contextlib.closing(Forks(folder_of_all_workers)) as opened:
         yield opened
 
 
+@pytest.fixture(scope="session")
+def folder_of_all_workers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of this run of the tests, which its workers have in common."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "of_all_workers"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
 @pytest.fixture(scope="session", autouse=True)
-def worked_out_by_one_for_all(tmp_path_factory: pytest.TempPathFactory) -> None:
+def worked_out_by_one_for_all(folder_of_all_workers: Path) -> None:
     """What one worker has read or built, the others read from a file of this run of the tests."""
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        worked_out.folder = tmp_path_factory.getbasetemp().parent / "worked_out"
-        worked_out.folder.mkdir(exist_ok=True)
+    worked_out.folder = folder_of_all_workers
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -292,25 +315,6 @@ def recordings_are_read_here() -> Iterator[None]:
     """Each takes a process of its own, and hundreds of tests read the same few. Reports of ncu are asked for once."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sandbox, "ask", _ask)
-        yield
-
-
-@pytest.fixture(scope="session", autouse=True)
-def commands_build_a_report_once() -> Iterator[None]:
-    """Hundreds of runs with the stand-ins leave the same recordings: what is equal to the last byte is analysed once.
-
-    Analysis is pure, and a report immutable (`test_view` holds that). A test that changes the analysis gets its own.
-    """
-    build_anew = build.build_report
-
-    def build_once(*arguments: Any, **more: Any) -> NCUProfileRegionReport:
-        if guard.changed():
-            return build_anew(*arguments, **more)
-        asked = hashlib.sha256(pickle.dumps((arguments, more))).hexdigest()
-        return worked_out.value(f"built {asked}", lambda: build_anew(*arguments, **more))
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(build, "build_report", build_once)
         yield
 
 

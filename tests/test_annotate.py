@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
@@ -15,6 +14,7 @@ from typing import Any, Protocol
 import pytest
 from attrs import define
 
+from conftest import worked_out
 from forks import PROGRAMS, WITH_TRANSFORMERS, Forks
 from llm_perf_opt.inject import Annotated, environment, problems, read_log, under_ncu
 from llm_perf_opt.inject.environment import INJECTED
@@ -101,10 +101,9 @@ class RunOnce(Protocol):
 
 @pytest.fixture(scope="module")
 def ran(forks: Forks, tmp_path_factory: pytest.TempPathFactory) -> RunOnce:
-    """Programs with a model of transformers, each run once in each mode, in a fork with a fresh torch."""
+    """Programs with a model of transformers, each run once in each mode for all workers, in a fork with a fresh torch."""
 
-    @cache
-    def run_once(mode: str, program: str | Path) -> Ran:
+    def run_it(mode: str, program: str | Path) -> Ran:
         folder = tmp_path_factory.mktemp(mode)
         sink = folder / "ranges.jsonl"
         files = {"LLM_PERF_ANNOTATE_SINK": str(sink), "PARTS_FILE": str(sink)}
@@ -114,7 +113,7 @@ def ran(forks: Forks, tmp_path_factory: pytest.TempPathFactory) -> RunOnce:
         lines = sink.read_text().splitlines() if sink.exists() else []
         return Ran(ended.stdout, [json.loads(line) for line in lines])
 
-    return run_once
+    return lambda mode, program: worked_out.value(f"ran {mode} {program}", lambda: run_it(mode, program))
 
 
 def in_fork(forks: Forks, code: str, folder: Path, **added: str) -> Annotated:
