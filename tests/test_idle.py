@@ -172,17 +172,41 @@ def test_long_gaps_before_attention_again_and_again_are_planning() -> None:
     assert "replan" not in causes(steps(2))  # that is its first use
 
 
+def _making_ready(ranges: list[tuple[str, int, int]], ms: int) -> Timeline:
+    """Work that begins after so long, and stops for a second."""
+    kernels = [("fill", 1_000, MS), *(("k", (ms + 2 * number) * MS, MS) for number in range(500))]
+    kernels.append(("k", (ms + 2_000) * MS, MS))  # the same line again, in the midst of it
+    ready = [(2 * MS, (ms - 1) * MS), ((ms + 1_001) * MS, (ms + 1_999) * MS)]
+    timeline = with_host(made(ranges, kernels), *((PYTHON, "train.py(9): load", *times) for times in ready))
+    return with_whole_recording(timeline)
+
+
 @pytest.mark.parametrize(("ranges", "cause"), [([], "startup"), ([("train", 0, 4_000 * MS)], "python")])
 def test_what_a_program_without_ranges_does_before_its_work_is_making_ready(
     ranges: list[tuple[str, int, int]], cause: str
 ) -> None:
-    kernels = [("fill", 1_000, MS), *(("k", 1_000 * MS + 2 * MS * number, MS) for number in range(500))]
-    kernels.append(("k", 3_000 * MS, MS))  # the same line again, in the midst of it
-    ready = (PYTHON, "train.py(9): load", 2 * MS, 999 * MS), (PYTHON, "train.py(9): load", 2_001 * MS, 2_999 * MS)
-    found = with_whole_recording(with_host(made(ranges, kernels), *ready))
-    of = performance(evaluated(found), ranges[0][0] if ranges else "whole recording")
-    assert causes(of)[cause] == pytest.approx(998 * MS * (1 if cause == "startup" else 2), rel=0.01)
+    ms = 4_000 if cause == "startup" else 1_000
+    of = performance(evaluated(_making_ready(ranges, ms)), ranges[0][0] if ranges else "whole recording")
+    assert causes(of)[cause] == pytest.approx((ms - 2 + (0 if cause == "startup" else 998)) * MS, rel=0.01)
     assert causes(of)["python"] >= 990 * MS
+
+
+def test_first_uses_are_no_part_of_a_recording_without_ranges_unless_most_of_its_time() -> None:
+    of = evaluated(_making_ready([], 4_000))
+    assert performance(of, "whole recording").verdict.title == "warm-up"
+    of = evaluated(_making_ready([], 1_000))
+    warm = performance(of, "whole recording")
+    assert (warm.verdict.title, warm.opportunities[0].rule) == ("host-bound", "host.python")
+    assert set(causes(warm)) == {"python", "unseen"}
+    assert warm.time.wall is not None
+    assert warm.time.idle is not None
+    assert warm.time.wall.of("ns") == pytest.approx(2_003 * MS, rel=0.01)
+    assert warm.time.idle.of("ns") == sum(causes(warm).values())
+    assert of.answer is not None
+    assert of.answer.where == "The whole recording takes 2 s after 1 s of warm-up (first use)."
+    (region,) = of.scopes[0].regions
+    assert region.timing is not None
+    assert (region.timing.warmup.total_ns + region.timing.steady.total_ns) == region.wall_ns
 
 
 def test_short_gaps_after_a_synchronisation_are_its_cost() -> None:

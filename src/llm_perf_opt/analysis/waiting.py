@@ -38,6 +38,8 @@ _DIRECTORIES = re.compile(r"^[^():]*/(?=[^/():]+\.py\(\d+\): )")
 _NUMBER_AT_END = re.compile(r"(?<=[ _#:=-])\d+$")
 _NAMED_BY_CALL = [CAUSES.index(cause) for cause in ("sync", "alloc", "module", "copy")]
 
+_FIRST_USE = ("module", "startup")
+_MOSTLY = 0.5  # of a whole recording, from which on its first uses are what there is to tell of it
 _PYTHON, _THREAD, _UNSEEN, _WARMUP = (CAUSES.index(cause) for cause in ("python", "thread", "unseen", "warmup"))
 
 
@@ -110,7 +112,11 @@ class Waiting:
                 windows = self._gpu_steps.windows(process, which, self._number[key])
             else:
                 windows = BusyTime.of(ranges.start[which], ranges.end[which])
-            found.append(_compiled_again(self._idle(self._sums.of(process), windows, self._number[key]), len(which)))
+            sums, number = self._sums.of(process), self._number[key]
+            idle = _compiled_again(self._idle(sums, windows, number), len(which))
+            if number in self._attribution.table.whole and (once := _only_once(idle, windows)):
+                idle = _compiled_again(self._idle(sums, windows, number, without=once), len(which))
+            found.append(idle)
         return idle_together(found) if found else None
 
     def gpu_side(self, key: str) -> GpuSide | None:
@@ -134,10 +140,12 @@ class Waiting:
         windows = timeline.ranges.start[which], timeline.ranges.end[which]
         return self._launches[0].of(self._number[key], [process for process, _ in instances], windows)
 
-    def _idle(self, sums: _GapSums, windows: BusyTime, region: int) -> IdleTime:
+    def _idle(
+        self, sums: _GapSums, windows: BusyTime, region: int, without: Sequence[str] = (CAUSES[_WARMUP],)
+    ) -> IdleTime:
         gaps = sums.gaps
         named = sums.named_inside(windows)
-        named = named[gaps.cause[gaps.named[named]] != _WARMUP]
+        named = named[~np.isin(gaps.cause[gaps.named[named]], [CAUSES.index(cause) for cause in without])]
         at = gaps.named[named]
         time = windows.within(gaps.start[at], gaps.end[at])
         size = np.searchsorted(-np.array(SIZES), gaps.start[at] - gaps.end[at])
@@ -151,7 +159,7 @@ class Waiting:
         total = int(times.sum())
         rows = zip(SIZES, counts.tolist(), times.tolist(), strict=True)
         sizes = [GapSize(least, count, spent, spent / total if total else 0.0) for least, count, spent in rows]
-        lines = sums.lines.within(windows, lambda cause: cause != CAUSES[_WARMUP]) if sums.lines is not None else []
+        lines = sums.lines.within(windows, lambda cause: cause not in without) if sums.lines is not None else []
         return IdleTime(total, int(counts.sum()), sizes, listed(causes), lines)
 
     def _named_causes(
@@ -375,6 +383,17 @@ def _operators(timeline: Timeline, process: int, gaps: Gaps) -> IdleLines | None
     process_of = np.array(timeline.threads, dtype=np.int32)[calls.thread[one]]
     spans = CodeSpans(calls.start[one], calls.end[one], process_of, calls.thread[one], calls.name[one])
     return IdleLines.of(timeline, process, gaps, spans)
+
+
+def _only_once(idle: IdleTime, windows: BusyTime) -> list[str]:
+    """Causes of idle time in a whole recording that are no part of it once it is warm; none where they are most of it.
+
+    It has no instances of which the first could be left out; what gaps say of first uses is all there is.
+    """
+    again = any(one.cause == "compile" for one in idle.causes)
+    once = _FIRST_USE[1:] if again else _FIRST_USE
+    time = sum(one.time_ns for one in idle.causes if one.cause in once)
+    return [CAUSES[_WARMUP], *once] if 0 < time < _MOSTLY * windows.total else []
 
 
 def _compiled_again(idle: IdleTime, instances: int) -> IdleTime:
