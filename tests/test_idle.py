@@ -18,7 +18,7 @@ from llm_perf_opt.analysis.gaps import CAUSES, Cover, find_gaps
 from llm_perf_opt.analysis.rules.all_rules import fix_words
 from llm_perf_opt.analysis.verdicts.idle_causes import idle_parts, idle_words, undisturbed
 from llm_perf_opt.metrics.host_calls import call_kind, code_kind
-from llm_perf_opt.regions.columns import CALL, OPERATOR, PYTHON, UNKNOWN, HostEvents, OperatorCalls, Timeline
+from llm_perf_opt.regions.columns import CALL, OPERATOR, PYTHON, UNKNOWN, CodeSpans, HostEvents, OperatorCalls, Timeline
 from llm_perf_opt.regions.idle import IdleCause, IdleTime
 from llm_perf_opt.regions.model import NCUProfileRegionReport, RegionPerformance
 from llm_perf_opt.regions.whole_recording import with_whole_recording
@@ -207,6 +207,20 @@ def test_first_uses_are_no_part_of_a_recording_without_ranges_unless_most_of_its
     (region,) = of.scopes[0].regions
     assert region.timing is not None
     assert (region.timing.warmup.total_ns + region.timing.steady.total_ns) == region.wall_ns
+
+
+def test_a_gap_in_which_the_host_went_through_several_lines_is_not_unseen() -> None:
+    """None of them fills half of it; each has its part, and only what none covers is not known."""
+    timeline = made([("step", 0, 100 * MS)], [("k", 0, MS), ("k", 99 * MS, MS)])
+    start = np.array([2, 32, 62], dtype=np.int64) * MS
+    names = [f"/home/me/sample.py({n}): accept" for n in range(3)]
+    place = np.arange(3, dtype=np.int32) + len(timeline.strings)
+    alike = np.zeros(3, dtype=np.int32)
+    thread = alike + timeline.ranges.thread[0]
+    code = CodeSpans(start, start + 29 * MS, alike + timeline.ranges.process[0], thread, place)
+    of = performance(evaluated(evolve(timeline, strings=[*timeline.strings, *names], code=code)), "step")
+    assert causes(of)["python"] == pytest.approx(87 * MS, rel=0.01)
+    assert causes(of).get("unseen", 0) <= 12 * MS
 
 
 def test_short_gaps_after_a_synchronisation_are_its_cost() -> None:

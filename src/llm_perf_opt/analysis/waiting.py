@@ -180,16 +180,21 @@ class Waiting:
         cause[unknown & gaps.elsewhere[named]] = _THREAD
         cause[unknown & (label == UNKNOWN)] = _UNSEEN
         rest, rows, labels, times = time.copy(), [np.arange(len(named))], [label], [time]
+        seen = [cause]
         for spans in (sums.lines, sums.operators if self._has_operators(label) else None):
-            divided = np.flatnonzero(self._is_line(spans, label))
+            # No line fills half of a gap in which the host went through several: they tell all the same.
+            several = (cause == _UNSEEN) & (label == UNKNOWN) & (spans is sums.lines)
+            divided = np.flatnonzero(self._is_line(spans, label) | several)
             if spans is None or not len(divided):
                 continue
             gap, place, spent = spans.of_gaps(gaps.named[named[divided]], windows)
             np.subtract.at(rest, divided[gap], spent)
             label[divided] = UNKNOWN  # what is left of them
             rows, labels, times = [*rows, divided[gap]], [*labels, place], [rest, *times[1:], spent.astype(np.int64)]
+            of_gap = cause[divided[gap]]
+            seen.append(np.where(of_gap == _UNSEEN, _PYTHON, of_gap))
         at = np.concatenate(rows)
-        return self._summed(at, cause[at], np.concatenate(labels), np.concatenate(times))
+        return self._summed(at, np.concatenate(seen), np.concatenate(labels), np.concatenate(times))
 
     def _has_operators(self, label: Int64s) -> bool:
         strings = self._timeline.strings
