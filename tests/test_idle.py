@@ -18,7 +18,7 @@ from llm_perf_opt.analysis.gaps import CAUSES, Cover, find_gaps
 from llm_perf_opt.analysis.rules.all_rules import fix_words
 from llm_perf_opt.analysis.verdicts.idle_causes import idle_parts, idle_words, undisturbed
 from llm_perf_opt.metrics.host_calls import call_kind, code_kind
-from llm_perf_opt.regions.columns import CALL, OPERATOR, PYTHON, UNKNOWN, HostEvents, OperatorCalls, Timeline
+from llm_perf_opt.regions.columns import CALL, OPERATOR, PYTHON, UNKNOWN, CodeSpans, HostEvents, OperatorCalls, Timeline
 from llm_perf_opt.regions.idle import IdleCause, IdleTime
 from llm_perf_opt.regions.model import NCUProfileRegionReport, RegionPerformance
 from llm_perf_opt.regions.whole_recording import with_whole_recording
@@ -172,17 +172,55 @@ def test_long_gaps_before_attention_again_and_again_are_planning() -> None:
     assert "replan" not in causes(steps(2))  # that is its first use
 
 
+def _making_ready(ranges: list[tuple[str, int, int]], ms: int) -> Timeline:
+    """Work that begins after so long, and stops for a second."""
+    kernels = [("fill", 1_000, MS), *(("k", (ms + 2 * number) * MS, MS) for number in range(500))]
+    kernels.append(("k", (ms + 2_000) * MS, MS))  # the same line again, in the midst of it
+    ready = [(2 * MS, (ms - 1) * MS), ((ms + 1_001) * MS, (ms + 1_999) * MS)]
+    timeline = with_host(made(ranges, kernels), *((PYTHON, "train.py(9): load", *times) for times in ready))
+    return with_whole_recording(timeline)
+
+
 @pytest.mark.parametrize(("ranges", "cause"), [([], "startup"), ([("train", 0, 4_000 * MS)], "python")])
 def test_what_a_program_without_ranges_does_before_its_work_is_making_ready(
     ranges: list[tuple[str, int, int]], cause: str
 ) -> None:
-    kernels = [("fill", 1_000, MS), *(("k", 1_000 * MS + 2 * MS * number, MS) for number in range(500))]
-    kernels.append(("k", 3_000 * MS, MS))  # the same line again, in the midst of it
-    ready = (PYTHON, "train.py(9): load", 2 * MS, 999 * MS), (PYTHON, "train.py(9): load", 2_001 * MS, 2_999 * MS)
-    found = with_whole_recording(with_host(made(ranges, kernels), *ready))
-    of = performance(evaluated(found), ranges[0][0] if ranges else "whole recording")
-    assert causes(of)[cause] == pytest.approx(998 * MS * (1 if cause == "startup" else 2), rel=0.01)
+    ms = 4_000 if cause == "startup" else 1_000
+    of = performance(evaluated(_making_ready(ranges, ms)), ranges[0][0] if ranges else "whole recording")
+    assert causes(of)[cause] == pytest.approx((ms - 2 + (0 if cause == "startup" else 998)) * MS, rel=0.01)
     assert causes(of)["python"] >= 990 * MS
+
+
+def test_first_uses_are_no_part_of_a_recording_without_ranges_unless_most_of_its_time() -> None:
+    of = evaluated(_making_ready([], 4_000))
+    assert performance(of, "whole recording").verdict.title == "warm-up"
+    of = evaluated(_making_ready([], 1_000))
+    warm = performance(of, "whole recording")
+    assert (warm.verdict.title, warm.opportunities[0].rule) == ("host-bound", "host.python")
+    assert set(causes(warm)) == {"python", "unseen"}
+    assert warm.time.wall is not None
+    assert warm.time.idle is not None
+    assert warm.time.wall.of("ns") == pytest.approx(2_003 * MS, rel=0.01)
+    assert warm.time.idle.of("ns") == sum(causes(warm).values())
+    assert of.answer is not None
+    assert of.answer.where == "The whole recording takes 2 s after 1 s of warm-up (first use)."
+    (region,) = of.scopes[0].regions
+    assert region.timing is not None
+    assert (region.timing.warmup.total_ns + region.timing.steady.total_ns) == region.wall_ns
+
+
+def test_a_gap_in_which_the_host_went_through_several_lines_is_not_unseen() -> None:
+    """None of them fills half of it; each has its part, and only what none covers is not known."""
+    timeline = made([("step", 0, 100 * MS)], [("k", 0, MS), ("k", 99 * MS, MS)])
+    start = np.array([2, 32, 62], dtype=np.int64) * MS
+    names = [f"/home/me/sample.py({n}): accept" for n in range(3)]
+    place = np.arange(3, dtype=np.int32) + len(timeline.strings)
+    alike = np.zeros(3, dtype=np.int32)
+    thread = alike + timeline.ranges.thread[0]
+    code = CodeSpans(start, start + 29 * MS, alike + timeline.ranges.process[0], thread, place)
+    of = performance(evaluated(evolve(timeline, strings=[*timeline.strings, *names], code=code)), "step")
+    assert causes(of)["python"] == pytest.approx(87 * MS, rel=0.01)
+    assert causes(of).get("unseen", 0) <= 12 * MS
 
 
 def test_short_gaps_after_a_synchronisation_are_its_cost() -> None:

@@ -13,8 +13,10 @@ from attrs import evolve
 from conftest import recording, report
 from llm_perf_opt.agents.questions import Questions
 from llm_perf_opt.agents.workspace import Workspace
+from llm_perf_opt.capture.preparation import check_program
 from llm_perf_opt.cli.main import build_parser, main
 from llm_perf_opt.diagnosis import Diagnosis
+from llm_perf_opt.errors import UserError
 from llm_perf_opt.options.declared import OPTIONS
 from llm_perf_opt.options.help_groups import GROUPS, grouped_flags
 from llm_perf_opt.regions.names import UNSAFE
@@ -244,6 +246,33 @@ def test_a_forgotten_separator_is_said(capsys: pytest.CaptureFixture[str]) -> No
     assert "is missing" not in capsys.readouterr().err
     main(["measure", "--out", "run3", "--", "true"])
     assert "is missing" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("command", "instead"),
+    [
+        (["N=1", "true", "a b"], "-- env N=1 true 'a b'"),
+        (["model.py", "--tiny"], "-- python model.py --tiny"),
+        (["model.bin"], "chmod +x model.bin"),
+        (["true --tiny"], "-- true --tiny (a line that needs a shell: -- sh -c 'true --tiny')"),
+        (["no such thing"], "Check the spelling"),
+    ],
+)
+def test_a_command_that_cannot_be_started_is_answered_with_one_that_can(command: list[str], instead: str) -> None:
+    for name in ("model.py", "model.bin"):
+        Path(name).write_text("")
+    with pytest.raises(UserError) as refused:
+        check_program(command)
+    assert instead in refused.value.fix
+
+
+@pytest.mark.process
+def test_a_program_that_asks_for_input_is_told_how_it_gets_some(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["measure", "--out", "run", "--", sys.executable, "-c", "input()"]) == 4
+    told = capsys.readouterr().err
+    assert "EOFError" in told
+    assert "Let it read from a file" in told
+    assert "Fix the program first" not in told
 
 
 def test_a_program_in_the_place_of_a_verb(capsys: pytest.CaptureFixture[str]) -> None:

@@ -39,6 +39,8 @@ _DIRECTORIES = re.compile(r"^[^():]*/(?=[^/():]+\.py\(\d+\): )")
 _NUMBER_AT_END = re.compile(r"(?<=[ _#:=-])\d+$")
 _NAMED_BY_CALL = [CAUSES.index(cause) for cause in ("sync", "alloc", "module", "copy")]
 
+_FIRST_USE = ("module", "startup")
+_MOSTLY = 0.5  # of a whole recording, from which on its first uses are what there is to tell of it
 _PYTHON, _THREAD, _UNSEEN, _WARMUP = (CAUSES.index(cause) for cause in ("python", "thread", "unseen", "warmup"))
 
 
@@ -111,7 +113,11 @@ class Waiting:
                 windows = self._gpu_steps.windows(process, which, self._number[key])
             else:
                 windows = BusyTime.of(ranges.start[which], ranges.end[which])
-            found.append(_compiled_again(self._idle(self._sums.of(process), windows, self._number[key]), len(which)))
+            sums, number = self._sums.of(process), self._number[key]
+            idle = _compiled_again(self._idle(sums, windows, number), len(which))
+            if number in self._attribution.table.whole and (once := _only_once(idle, windows)):
+                idle = _compiled_again(self._idle(sums, windows, number, without=once), len(which))
+            found.append(idle)
         return idle_together(found) if found else None
 
     def gpu_side(self, key: str) -> GpuSide | None:
@@ -135,10 +141,12 @@ class Waiting:
         windows = timeline.ranges.start[which], timeline.ranges.end[which]
         return self._launches[0].of(self._number[key], [process for process, _ in instances], windows)
 
-    def _idle(self, sums: _GapSums, windows: BusyTime, region: int) -> IdleTime:
+    def _idle(
+        self, sums: _GapSums, windows: BusyTime, region: int, without: Sequence[str] = (CAUSES[_WARMUP],)
+    ) -> IdleTime:
         gaps = sums.gaps
         named = sums.named_inside(windows)
-        named = named[gaps.cause[gaps.named[named]] != _WARMUP]
+        named = named[~np.isin(gaps.cause[gaps.named[named]], [CAUSES.index(cause) for cause in without])]
         at = gaps.named[named]
         time = windows.within(gaps.start[at], gaps.end[at])
         size = np.searchsorted(-np.array(SIZES), gaps.start[at] - gaps.end[at])
@@ -152,7 +160,7 @@ class Waiting:
         total = int(times.sum())
         rows = zip(SIZES, counts.tolist(), times.tolist(), strict=True)
         sizes = [GapSize(least, count, spent, spent / total if total else 0.0) for least, count, spent in rows]
-        lines = sums.lines.within(windows, lambda cause: cause != CAUSES[_WARMUP]) if sums.lines is not None else []
+        lines = sums.lines.within(windows, lambda cause: cause not in without) if sums.lines is not None else []
         return IdleTime(total, int(counts.sum()), sizes, listed(causes), lines)
 
     def _named_causes(
@@ -173,16 +181,21 @@ class Waiting:
         cause[unknown & gaps.elsewhere[named]] = _THREAD
         cause[unknown & (label == UNKNOWN)] = _UNSEEN
         rest, rows, labels, times = time.copy(), [np.arange(len(named))], [label], [time]
+        seen = [cause]
         for spans in (sums.lines, sums.operators if self._has_operators(label) else None):
-            divided = np.flatnonzero(self._is_line(spans, label))
+            # No line fills half of a gap in which the host went through several: they tell all the same.
+            several = (cause == _UNSEEN) & (label == UNKNOWN) & (spans is sums.lines)
+            divided = np.flatnonzero(self._is_line(spans, label) | several)
             if spans is None or not len(divided):
                 continue
             gap, place, spent = spans.of_gaps(gaps.named[named[divided]], windows)
             np.subtract.at(rest, divided[gap], spent)
             label[divided] = UNKNOWN  # what is left of them
             rows, labels, times = [*rows, divided[gap]], [*labels, place], [rest, *times[1:], spent.astype(np.int64)]
+            of_gap = cause[divided[gap]]
+            seen.append(np.where(of_gap == _UNSEEN, _PYTHON, of_gap))
         at = np.concatenate(rows)
-        return self._summed(at, cause[at], np.concatenate(labels), np.concatenate(times))
+        return self._summed(at, np.concatenate(seen), np.concatenate(labels), np.concatenate(times))
 
     def _has_operators(self, label: Int64s) -> bool:
         strings = self._timeline.strings
@@ -376,6 +389,17 @@ def _operators(timeline: Timeline, process: int, gaps: Gaps) -> IdleLines | None
     process_of = np.array(timeline.threads, dtype=np.int32)[calls.thread[one]]
     spans = CodeSpans(calls.start[one], calls.end[one], process_of, calls.thread[one], calls.name[one])
     return IdleLines.of(timeline, process, gaps, spans)
+
+
+def _only_once(idle: IdleTime, windows: BusyTime) -> list[str]:
+    """Causes of idle time in a whole recording that are no part of it once it is warm; none where they are most of it.
+
+    It has no instances of which the first could be left out; what gaps say of first uses is all there is.
+    """
+    again = any(one.cause == "compile" for one in idle.causes)
+    once = _FIRST_USE[1:] if again else _FIRST_USE
+    time = sum(one.time_ns for one in idle.causes if one.cause in once)
+    return [CAUSES[_WARMUP], *once] if 0 < time < _MOSTLY * windows.total else []
 
 
 def _compiled_again(idle: IdleTime, instances: int) -> IdleTime:

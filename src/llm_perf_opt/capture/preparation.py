@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import shutil
+from pathlib import Path
 
 import attrs
 
@@ -18,6 +20,8 @@ from llm_perf_opt.nsight.nsys.argv import nsys_arguments
 from llm_perf_opt.nsight.tools import Asked, Tool, known_options
 from llm_perf_opt.planning.by_hand import instances_to_take
 from llm_perf_opt.request import ProfileRequest, ServingRequest
+
+_VARIABLE = re.compile(r"[A-Za-z_]\w*=")  # as a shell takes it before a command
 
 
 def ready(request: ProfileRequest, asked: Asked | None = None) -> tuple[ProfileRequest, Tools]:
@@ -53,9 +57,23 @@ def check_program(command: list[str]) -> None:
     if not command:
         raise UserError("There is no program to run.", "Give it at the end, after --, as in: -- python my_model.py")
     if shutil.which(command[0]) is None:
-        raise UserError(
-            f"There is no program {command[0]!r} on this machine.", "Check the spelling, or give its full path."
+        raise UserError(f"There is no program {command[0]!r} on this machine.", _how_to_start(command))
+
+
+def _how_to_start(command: list[str]) -> str:
+    """What to type instead of a command that a shell, or a person, would have understood."""
+    first, rest = command[0], command[1:]
+    if _VARIABLE.match(first):
+        return f"To set a variable for the program: -- {shlex.join(['env', *command])}"
+    if Path(first).is_file():
+        if first.endswith(".py"):
+            return f"It is a file: -- {shlex.join(['python', first, *rest])}"
+        return (
+            f"It is a file that cannot be run as it is: chmod +x {shlex.quote(first)}, or name what runs it before it."
         )
+    if not rest and len(first.split()) > 1 and shutil.which(first.split()[0]) is not None:
+        return f"Leave out the quotes: -- {first} (a line that needs a shell: -- {shlex.join(['sh', '-c', first])})"
+    return "Check the spelling, or give its full path."
 
 
 def check_load(asked: ServingRequest) -> None:

@@ -41,6 +41,8 @@ def end_undisturbed(
     elif not run.stopped:
         last = f' Its last line of output: "{lines[-1]}".' if lines else ""
         name = "WORKLOAD_FAILED.measured" if first else "WORKLOAD_FAILED"
+        if lines and lines[-1].startswith("EOFError: EOF when reading a line"):  # input() of Python
+            name = "WORKLOAD_FAILED.no_input"
         run.note(diagnose(name, code=ended.exit_code, last_line=last, log=log))
     return False
 

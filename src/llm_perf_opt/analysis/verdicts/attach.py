@@ -12,7 +12,7 @@ from llm_perf_opt.analysis.verdicts.opportunities import ranked
 from llm_perf_opt.analysis.verdicts.performance import Evaluator, Inputs, SteadyRegion
 from llm_perf_opt.analysis.verdicts.roofs import Peaks, RoofTable
 from llm_perf_opt.analysis.verdicts.stage_choice import inside, stages
-from llm_perf_opt.analysis.verdicts.times import is_token_step
+from llm_perf_opt.analysis.verdicts.times import is_token_step, timing_once_warm
 from llm_perf_opt.diagnosis import Diagnosis, diagnose
 from llm_perf_opt.metrics.families import OTHER
 from llm_perf_opt.metrics.hardware import find_hardware, parse_overrides
@@ -66,6 +66,8 @@ def attach(report: NCUProfileRegionReport, inputs: Inputs) -> NCUProfileRegionRe
             found = evaluator.performance(warm, launches, steps.get(region.key, []), signatures, waiting, told)
             found = evolve(found, instances=warm.instances)
             region.performance = found if warm is region else evolve(found, steady=warm.inclusive)
+            if region.is_whole_recording and region.timing is not None:
+                region.timing = timing_once_warm(region.timing, found.time.wall)
     return evolve(
         report,
         stages=[region.key for region in chosen_stages],

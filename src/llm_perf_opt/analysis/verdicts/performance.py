@@ -133,6 +133,8 @@ class Evaluator:
         if split.exposed_collectives is not None:
             split.exposed_collectives = split.exposed_collectives * (1 / self.gpus)  # they wait side by side
         idle = self._idle(region, split)
+        if idle is not None and region.is_whole_recording:
+            split = times.once_warm(split, idle)
         graphable = _could_be_a_graph(region, split)
         lacks = launches.share_without_tensor_work > _UNCOUNTED
         work, amounts = region_work(region, self.inputs.good, self._formula(region), lacks_tensor_work=lacks)

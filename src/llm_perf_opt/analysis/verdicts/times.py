@@ -14,9 +14,10 @@ from attrs import evolve
 from llm_perf_opt.analysis.verdicts.roofs import Roofed
 from llm_perf_opt.analysis.verdicts.rules import verdict_rules
 from llm_perf_opt.metrics.quantity import Quantity, nanoseconds
-from llm_perf_opt.regions.idle import GpuSide
+from llm_perf_opt.regions.columns import FIRST_USE
+from llm_perf_opt.regions.idle import GpuSide, IdleTime
 from llm_perf_opt.regions.model import NCUProfileRegion, SpeedOfLight, TimeSplit, TokenRate
-from llm_perf_opt.regions.timing import Steps
+from llm_perf_opt.regions.timing import SteadyTime, Steps, Timing
 
 # Names that tell how many tokens a step makes, as SGLang and vLLM write them: `step[DECODE bs=64]`,
 # `execute_context_0(0)_generation_64(64)`; or how many it reads: `step[EXTEND bs=1 toks=4096]`.
@@ -67,6 +68,29 @@ def time_split(region: NCUProfileRegion, alone: Quantity | None = None, *, measu
     if kernels is not None and values.kernel_count:
         split.mean_kernel = kernels / values.kernel_count
     return split
+
+
+def once_warm(split: TimeSplit, idle: IdleTime) -> TimeSplit:
+    """The time of a whole recording without its first uses, which its idle time leaves out."""
+    if split.wall is None or split.idle is None or idle.total_ns >= split.idle.of("ns"):
+        return split
+    left = nanoseconds(idle.total_ns)
+    each = left / split.launches if split.launches else None
+    return evolve(split, wall=split.wall - (split.idle - left), idle=left, gap_per_launch=each)
+
+
+def timing_once_warm(timing: Timing, wall: Quantity | None) -> Timing:
+    """The times of a whole recording, whose first uses are its warm-up. `wall`: what it takes without them."""
+    steady = timing.steady
+    if wall is None or (first := steady.total_ns - round(wall.of("ns"))) <= 0:
+        return timing
+    left = steady.total_ns - first
+    each = (left,) * 3 if steady.instances == 1 else (None,) * 3
+    return evolve(
+        timing,
+        warmup=evolve(timing.warmup, total_ns=timing.warmup.total_ns + first, why=timing.warmup.why or FIRST_USE),
+        steady=SteadyTime(steady.instances, left, *each),
+    )
 
 
 def from_gpu_side(split: TimeSplit, side: GpuSide) -> TimeSplit:
