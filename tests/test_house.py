@@ -23,7 +23,7 @@ SHARED_NAMES = ("__init__.py", "argv.py", "columns.py", "files.py")
 # 71,640 without rows of SQLite that are decoded together, and reports of a million kernels in a fraction of the time.
 # 72,150 without presets of launchers, and the story of a rank.
 # Raised only with a capability, in the commit that brings it.
-MOST_LINES = 72_550
+MOST_LINES = 73_050
 
 # Words of the last column of the table in CONTRIBUTING.md, as far as they have no other meaning in this field.
 NOT_OURS = re.compile(
