@@ -23,8 +23,9 @@ from llm_perf_opt.errors import UnreadableInput
 from llm_perf_opt.metrics.source_owner import is_users
 from llm_perf_opt.readers.kineto_chunks import Chunks, is_gzipped, unpacked_parts
 from llm_perf_opt.readers.kineto_code import GRAPH, NOTHING
-from llm_perf_opt.readers.kineto_columns import Rows
-from llm_perf_opt.readers.kineto_events import LARGEST_SIZE, NoEvents, Trace
+from llm_perf_opt.readers.kineto_columns import LARGEST_SIZE, Rows
+from llm_perf_opt.readers.kineto_events import NoEvents, Trace
+from llm_perf_opt.readers.kineto_helper import Helper, helper_for
 from llm_perf_opt.readers.kineto_json import Damaged, JsonText
 from llm_perf_opt.readers.kineto_operators import engine_threads, is_of_pytorch, operator_ranges, outermost_calls
 from llm_perf_opt.readers.marker_ranges import without_marker_ranges
@@ -370,10 +371,10 @@ _OWN_RANGES = "llm_perf_ranges"  # written by stage 1, whose ranges are called D
 _ABOUT = frozenset({"schemaVersion", "deviceProperties", "computeProperties", "distributedInfo", _OWN_RANGES})
 
 
-def _remaining_text(stream: BinaryIO, trace: Trace, source: str) -> tuple[str, int]:
+def _remaining_text(stream: BinaryIO, trace: Trace, source: str, helper: Helper | None) -> tuple[str, int]:
     """Give `trace` all events that can be read in chunks. The text without them, and how many bytes they were."""
     try:
-        chunks = Chunks(unpacked_parts(stream, source), trace.add_all, trace.code)
+        chunks = Chunks(unpacked_parts(stream, source), trace.add_all, trace.code, helper)
     except (EOFError, gzip.BadGzipFile, zlib.error):
         raise UnreadableInput(
             f"{source} is a gzip file that is cut off or damaged.", "Copy or record it again."
@@ -436,11 +437,11 @@ def _read(json_text: JsonText, trace: Trace) -> dict[str, Any]:
     return about
 
 
-def read_kineto(stream: BinaryIO, source: str) -> Timeline:
+def read_kineto(stream: BinaryIO, source: str, helper: Helper | None = None) -> Timeline:
     """Reads a trace, plain or gzipped. Raises `UnreadableInput` for what is no trace, or not a whole one."""
     trace = Trace()
     try:
-        text, before = _remaining_text(stream, trace, source)
+        text, before = _remaining_text(stream, trace, source, helper)
         json_text = JsonText(text)
         about = _read(json_text, trace)
     except _NotATrace as what:
@@ -470,6 +471,7 @@ def read_here(
     with Path(path).open("rb") as file:
         size = Path(path).stat().st_size * (_PACKED if is_gzipped(file) else 1)
         refuse_if_too_large(source, int(size * _MEMORY_PER_BYTE), f"{size / 1e9:.1f} GB of JSON")
-        timeline = read_kineto(file, source)
+        with helper_for(size) as helper:
+            timeline = read_kineto(file, source, helper)
     refuse_implausible(timeline)
     return timeline if marker_ranges else without_marker_ranges(timeline)

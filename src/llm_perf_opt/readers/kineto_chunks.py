@@ -1,6 +1,7 @@
 """The events of a large PyTorch trace, a few megabytes at a time: half the time of decoding the whole, and little memory.
 
-What `kineto_sieve` neither drops nor takes from the text is decoded by orjson. Whatever is not as Kineto and its
+What `kineto_sieve` neither drops nor takes from the text is decoded by orjson. Of a large trace, most chunks go through
+the sieve in a second process (`kineto_helper`); they are taken here, in their order. Whatever is not as Kineto and its
 followers write it (another encoding, numbers that JSON does not know, damage) is left to the careful reader: the
 chunks only take events away from the beginning of the list, and what remains is still a whole text.
 """
@@ -14,22 +15,25 @@ import queue
 import re
 import threading
 import zlib
+from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any, BinaryIO
 
 import orjson
+from attrs import define
 
-from llm_perf_opt.readers.kineto_code import HostCode, HostRows
-from llm_perf_opt.readers.kineto_columns import Unusual
+from llm_perf_opt.readers.kineto_code import Found, HostCode, HostRows
+from llm_perf_opt.readers.kineto_helper import Helper
 from llm_perf_opt.readers.kineto_json import EXACT_FLOATS, Damaged, JsonText
-from llm_perf_opt.readers.kineto_sieve import PHASE_FIRST, Sieve
+from llm_perf_opt.readers.kineto_sieve import Layout, Sieve, layout_of
 from llm_perf_opt.readers.packed import most_unpacked, unpacks_to_too_much
 
 CHUNK = 4 << 20
 _PACKED = 256 << 10  # bytes that are unpacked at once
 _GZIP_BITS = 31  # zlib's way to say: gzip, with the largest window
 _WAITING = 4  # parts that are unpacked before they are needed
+_BEGUN = 3  # chunks that wait for an earlier one
 _BEGINS = re.compile(rb'(?:\s*\[|\s*\{(?:[^\0]{0,1000000}?,)??\s*"traceEvents"\s*:\s*\[)\s*(?=(\{\s*"\w+"\s*:\s*"?))')
 
 
@@ -108,15 +112,31 @@ def _handed_over(
     return False
 
 
+@define
+class _Chunk:
+    """Some whole events."""
+
+    text: bytes
+    found: Found | None = None
+    slot: int | None = None  # of the helper, where it is to find them
+
+
 class Chunks:
     """Reads events from the beginning of the list for as long as they are as usual; `rest` is the text without them."""
 
     def __init__(
-        self, parts: Iterator[bytes], take: Callable[[list[Any], HostRows | None], None], code: HostCode
+        self,
+        parts: Iterator[bytes],
+        take: Callable[[list[Any], HostRows | None], None],
+        code: HostCode,
+        helper: Helper | None = None,
     ) -> None:
         self._parts = parts
         self._take = take
         self._code = code
+        self._helper = helper
+        self._layout: Layout | None = None
+        self._sieve: Sieve | None = None
         self._decode = _decoded
         self.taken = 0  # bytes that `rest` lacks
         self.dropped = 0  # events
@@ -127,34 +147,55 @@ class Chunks:
         begin = _BEGINS.match(head)
         if begin is None or len(head) <= CHUNK:
             return head + b"".join(self._parts)
-        phase_first = PHASE_FIRST.search(head, begin.end())
-        lead = phase_first[0] if phase_first else begin[1]
-        sieve = Sieve(phase_first, self._code) if phase_first else None
+        self._layout = layout_of(head, begin.end())
+        self._sieve = Sieve(*self._layout) if self._layout else None
+        lead = self._layout[0] if self._layout else begin[1]
         at = begin.end()
         head, held = head[:at], [head[at:]]
+        begun: deque[_Chunk] = deque()
         for part in self._parts:
-            held.append(part)
             cut = part.rfind(lead)
             if cut < 0:
+                held.append(part)
                 continue
-            held[-1] = part[:cut]
-            if not self._read_chunk(b"".join(held), sieve):
-                held[-1] = part
-                break
+            begun.append(self._begun(b"".join([*held, part[:cut]])))
             held = [part[cut:]]
-        self.dropped = sieve.dropped if sieve else 0
-        return b"".join([head, *held, *self._parts])
+            if not self._finish(begun, _BEGUN):
+                break
+        else:
+            self._finish(begun, 0)
+        return b"".join([head, *(chunk.text for chunk in begun), *held, *self._parts])
 
-    def _read_chunk(self, chunk: bytes, sieve: Sieve | None) -> bool:
+    def _begun(self, text: bytes) -> _Chunk:
+        slot = self._helper.give(text, self._layout) if self._helper and self._layout else None
+        return _Chunk(text, self._found(text) if slot is None else None, slot)
+
+    def _finish(self, begun: deque[_Chunk], most: int) -> bool:
+        """Take the chunks that are ready, and others until no more than so many are left; False where one is damaged."""
+        while begun and (len(begun) > most or begun[0].slot is None or (self._helper and self._helper.has_answered())):
+            chunk = begun[0]
+            if self._helper and chunk.slot is not None:
+                chunk.found = self._helper.answer(chunk.slot) or self._found(chunk.text)
+            if not self._read_chunk(chunk.text, chunk.found):
+                return False
+            if self._helper and chunk.slot is not None:
+                self._helper.free(chunk.slot)
+            begun.popleft()
+        return True
+
+    def _found(self, chunk: bytes) -> Found | None:
+        return self._sieve(chunk) if self._sieve else None
+
+    def _read_chunk(self, chunk: bytes, found: Found | None) -> bool:
         """Take the events of a chunk; False where it is none of whole events."""
-        text = chunk.rstrip()
-        if not text.endswith(b","):
+        if not chunk.rstrip().endswith(b","):
             return False
-        try:
-            sieved = sieve(text) if sieve else None
-        except (ValueError, Unusual):
-            sieved = None
-        left, host_code = sieved or (text, None)
+        left, rows = chunk, None
+        if found and self._sieve:
+            found = found if self._code.knows_threads_of(found) else found.without_calls()
+            with contextlib.suppress(ValueError):
+                rows = self._code.rows_of(found)
+                left = self._sieve.what_is_left(chunk, found)
         text = b"[" + left.rstrip().removesuffix(b",") + b"]"
         events = self._decode(text)
         if events is not None and _too_large(events):
@@ -162,8 +203,9 @@ class Chunks:
             events = self._decode(text)
         if events is None:
             return False
-        self._take(events, host_code)
+        self._take(events, rows)
         self.taken += len(chunk)
+        self.dropped += found.events if found and rows else 0
         return True
 
 

@@ -6,37 +6,52 @@ In a large trace these are most events: they are taken as text, a chunk at a tim
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import orjson
-from attrs import Factory, define
+from attrs import Factory, define, evolve
 
 from llm_perf_opt.metrics.host_calls import WAITING_CALLS, call_kind
 from llm_perf_opt.metrics.source_owner import is_own
-from llm_perf_opt.readers.kineto_columns import Rows, Unusual, all_nanoseconds, number_of
+from llm_perf_opt.readers.kineto_columns import Rows, number_of
 from llm_perf_opt.regions.code import parse_place
 from llm_perf_opt.regions.columns import CALL, PYTHON, SHORTEST_EVENT, UNKNOWN, Bools, Int64s
 from llm_perf_opt.regions.operator_names import MODULE
 from llm_perf_opt.regions.tensors import as_text
 
-_WHERE = re.compile(rb'"pid"\s*:\s*(\d{1,18}),\s*"tid"\s*:\s*"?(\d+)"?')
-_THREE_DECIMALS = re.compile(rb"\d{1,15}\.\d{3}(?: \d{1,15}\.\d{3})*")
-
 Thread = tuple[int, str]  # process and thread id, as the trace numbers its threads by
-Text = tuple[bytes, ...]  # name, thread, start and duration of an event, as the file writes them
 
 
 @define(eq=False)
 class Found:
-    """Events of a chunk, as text."""
+    """What `kineto_sieve` found in a chunk: events not decoded, and which are to be.
 
-    operators: list[Text] = Factory(list)
-    inputs: list[bytes] = Factory(list)  # of the operators; empty where none were recorded
-    functions: list[Text] = Factory(list)
-    calls: list[Text] = Factory(list)  # of the CUDA API; with their correlation id
+    Columns of events of the host are start, end, thread and name, the latter two as places in the lists here.
+    Texts are as the file writes them, a character for each byte.
+    """
+
+    operators: Int64s  # and the place of their inputs
+    functions: Int64s  # that explain something
+    calls: Int64s  # of the CUDA API; and the correlation id
+    kernels: Int64s  # as of `Trace.kernels`, but for the name
+    left: Int64s  # where the others begin and end
+    events: int  # that are not left
+    threads: list[list[int]]  # of process and thread id
+    names: list[str]
+    inputs: list[str]  # empty where none were recorded
+    places: Int64s  # where calls begin and end
+
+    def without_calls(self) -> Found:
+        left = np.concatenate((self.left, self.places))
+        return evolve(
+            self,
+            calls=self.calls[:0],
+            left=left[np.argsort(left[:, 0])],
+            events=self.events - len(self.places),
+            places=self.places[:0],
+        )
 
 
 @define(eq=False)
@@ -48,9 +63,10 @@ class HostRows:
     modules: Int64s
     events: Int64s  # functions and calls that may explain idle time
     launches: Int64s  # as of `Trace.launches`
+    kernels: Int64s  # as of `Trace.kernels`
 
 
-_OF_A_LIBRARY, _OWN, _MODULE = range(3)
+OF_A_LIBRARY, _OWN, _MODULE = range(3)
 
 _GRAPH_LAUNCHES = ("cudaGraphLaunch", "cuGraphLaunch", "hipGraphLaunch")
 NOTHING, KERNEL, GRAPH = range(3)  # what a call launches
@@ -60,19 +76,23 @@ def what_it_launches(call: str) -> int:
     return GRAPH if call.startswith(_GRAPH_LAUNCHES) else KERNEL if call_kind(call) == "launch" else NOTHING
 
 
-class FunctionKinds(dict[bytes, int]):
+class FunctionKinds(dict[str, int]):
     """Is a function the program's own, a module, or neither? Asked once for each name."""
 
-    def __missing__(self, name: bytes) -> int:
-        self[name] = found = _kind(name.decode("utf-8", "replace"))
+    def __missing__(self, name: str) -> int:
+        self[name] = found = _kind(_text(name))
         return found
+
+
+def _text(written: str) -> str:
+    return written.encode("latin-1").decode("utf-8", "replace")
 
 
 def _kind(name: str) -> int:
     if name.startswith(MODULE):
         return _MODULE
     place = parse_place(name)
-    return _OWN if place is not None and is_own(place.file) else _OF_A_LIBRARY
+    return _OWN if place is not None and is_own(place.file) else OF_A_LIBRARY
 
 
 @define(eq=False)
@@ -87,29 +107,27 @@ class HostCode:
     modules: Rows = Factory(lambda: Rows("start", "end", "thread", "name"))
     events: Rows = Factory(lambda: Rows("start", "end", "thread", "name", "kind"))  # others that may explain idle time
     kinds: FunctionKinds = Factory(FunctionKinds)
-    _given: dict[bytes, int] = Factory(dict)  # inputs of operators -> their string
-    _places: dict[bytes, int] = Factory(dict)  # threads as text -> their number
-    _names: dict[bytes, int] = Factory(dict)  # names as text -> their string
+    _given: dict[str, int] = Factory(dict)  # inputs of operators -> their string
 
     # -- one by one ------------------------------------------------------------------------------------------
 
     def add_call(self, span: tuple[int, int], thread: Thread, name: str, args: dict[str, Any]) -> None:
         given = args.get("Input type"), args.get("Input Dims", args.get("Input dims")), args.get("Input Strides")
-        inputs = UNKNOWN if given[1] is None else self._inputs(repr(given).encode("utf-8", "replace"), given)
+        inputs = UNKNOWN if given[1] is None else self._inputs(repr(given), given)
         self.calls.add(*span, number_of(thread, self.threads), number_of(name, self.strings), inputs)
 
     def add_function(self, span: tuple[int, int], thread: Thread, name: str) -> None:
         kind = _kind(name)
         if span[1] - span[0] >= SHORTEST_EVENT:
             self.add_event(span, thread, name, PYTHON)
-        if kind != _OF_A_LIBRARY:
+        if kind != OF_A_LIBRARY:
             rows = self.modules if kind == _MODULE else self.functions
             rows.add(*span, number_of(thread, self.threads), number_of(name, self.strings))
 
     def add_event(self, span: tuple[int, int], thread: Thread, name: str, kind: int) -> None:
         self.events.add(*span, number_of(thread, self.threads), number_of(name, self.strings), kind)
 
-    def _inputs(self, key: bytes, given: Sequence[object]) -> int:
+    def _inputs(self, key: str, given: Sequence[object]) -> int:
         """What an operator was given, as a string. The same comes a thousand times."""
         if key not in self._given:
             text = as_text(*(one if isinstance(one, list) else [] for one in given))
@@ -118,28 +136,43 @@ class HostCode:
 
     # -- a chunk at once -------------------------------------------------------------------------------------
 
-    def knows_threads_of(self, calls: Sequence[Text]) -> bool:
+    def knows_threads_of(self, found: Found) -> bool:
         """Threads of the timeline are numbered in the order of events: new ones have to be taken one by one."""
-        return all(_thread(place) in self.launching for place in {text[1] for text in calls})
+        numbers: list[int] = np.unique(found.calls[:, 2]).tolist()
+        return all((pid, str(tid)) in self.launching for pid, tid in map(found.threads.__getitem__, numbers))
 
     def rows_of(self, found: Found) -> HostRows:
-        """Columns of what a chunk holds; nothing is taken yet. Raises `Unusual`, or `ValueError`."""
-        operators, functions, calls = (
-            self._columns(texts) for texts in (found.operators, found.functions, found.calls)
-        )
-        inputs = [self._inputs_of(text) for text in found.inputs] or [UNKNOWN] * len(operators)
-        kind = np.array([self.kinds[text[0]] for text in found.functions], dtype=np.int64)
-        long = functions[functions[:, 1] - functions[:, 0] >= SHORTEST_EVENT]
-        launches, waits = self._launches(calls, [text[4] for text in found.calls])
-        slow = calls[waits | (calls[:, 1] - calls[:, 0] >= SHORTEST_EVENT)]
+        """Columns of what a chunk holds; nothing is taken yet. Raises `ValueError`."""
+        threads = [(pid, str(tid)) for pid, tid in found.threads]
+        numbers = np.array([number_of(thread, self.threads) for thread in threads], dtype=np.int64)
+        launching = np.array([self.launching.get(thread, UNKNOWN) for thread in threads], dtype=np.int64)
+        texts = [_text(name) for name in found.names]
+        strings = np.array([number_of(text, self.strings) for text in texts], dtype=np.int64)
+        given = np.array([self._inputs_of(text) for text in found.inputs], dtype=np.int64)
+        kind = np.array([self.kinds[name] for name in found.names], dtype=np.int64)[found.functions[:, 3]]
+        what = np.array([what_it_launches(text) for text in texts], dtype=np.int64)[found.calls[:, 3]]
+        waits = np.array([call_kind(text) in WAITING_CALLS for text in texts], dtype=np.bool_)[found.calls[:, 3]]
+        launches = np.stack((found.calls[:, 4], found.calls[:, 0], launching[found.calls[:, 2]], what), axis=1)
+
+        def rows(part: Int64s, *more: Int64s) -> Int64s:
+            return np.column_stack((part[:, :2], numbers[part[:, 2]], strings[part[:, 3]], *more))
+
+        def is_long(part: Int64s) -> Bools:
+            return part[:, 1] - part[:, 0] >= SHORTEST_EVENT
+
+        functions, calls = rows(found.functions), rows(found.calls)
+        long, slow = functions[is_long(functions)], calls[waits | is_long(calls)]
+        kernels = found.kernels.copy()
+        kernels[:, 3] = strings[kernels[:, 3]]
         return HostRows(
-            np.column_stack((operators, np.array(inputs, dtype=np.int64))),
+            rows(found.operators, np.append(given, UNKNOWN)[found.operators[:, 4]]),
             functions[kind == _OWN],
             functions[kind == _MODULE],
             np.concatenate(
                 [np.column_stack((part, np.full(len(part), k))) for part, k in ((long, PYTHON), (slow, CALL))]
             ),
             launches,
+            kernels,
         )
 
     def add_rows(self, rows: HostRows) -> None:
@@ -151,51 +184,10 @@ class HostCode:
         ):
             table.add_rows(part)
 
-    def _columns(self, found: Sequence[Text]) -> Int64s:
-        """Start, end, thread and name."""
-        if not found:
-            return np.zeros((0, 4), dtype=np.int64)
-        names, places, starts, lengths, *_ = zip(*found, strict=True)
-        start, length = (_nanoseconds(texts) for texts in (starts, lengths))
-        for text in set(names).difference(self._names):
-            self._names[text] = number_of(text.decode("utf-8", "replace"), self.strings)
-        for text in set(places).difference(self._places):
-            self._places[text] = number_of(_thread(text), self.threads)
-        thread, name = list(map(self._places.__getitem__, places)), list(map(self._names.__getitem__, names))
-        return np.stack((start, start + length, thread, name), axis=1)
-
-    def _launches(self, calls: Int64s, correlations: Sequence[bytes]) -> tuple[Int64s, Bools]:
-        """Rows of the calls as launches, and which of them may have waited for the GPU."""
-        if not len(calls):
-            return np.zeros((0, 4), dtype=np.int64), np.zeros(0, dtype=np.bool_)
-        start, thread, names = calls[:, 0], calls[:, 2], calls[:, 3]
-        numbers = np.array([self.launching.get(key, UNKNOWN) for key in self.threads], dtype=np.int64)[thread]
-        used, which = np.unique(names, return_inverse=True)
-        strings = list(self.strings)
-        what = np.array([what_it_launches(strings[name]) for name in used.tolist()], dtype=np.int64)
-        waits = np.array([call_kind(strings[name]) in WAITING_CALLS for name in used.tolist()], dtype=np.bool_)
-        correlation = np.array(correlations).astype(np.int64)
-        return np.stack((correlation, start, numbers, what[which]), axis=1), waits[which]
-
-    def _inputs_of(self, text: bytes) -> int:
+    def _inputs_of(self, text: str) -> int:
         found = self._given.get(text)
         if found is None:
-            args = orjson.loads(b"{" + text + b"}")
+            args = orjson.loads(b"{" + text.encode("latin-1") + b"}")
             given = args.get("Input type"), args.get("Input Dims", args.get("Input dims")), args.get("Input Strides")
             found = self._inputs(text, given)
         return found
-
-
-def _thread(place: bytes) -> Thread:
-    where = _WHERE.fullmatch(place)
-    if where is None:
-        raise Unusual
-    return int(where[1]), where[2].decode("ascii")
-
-
-def _nanoseconds(texts: Sequence[bytes]) -> Int64s:
-    """From microseconds: by their digits where there are three decimals, which floats since 1970 have no room for."""
-    joined = b" ".join(texts)
-    if _THREE_DECIMALS.fullmatch(joined):
-        return np.fromstring(joined.replace(b".", b""), dtype=np.int64, sep=" ")
-    return all_nanoseconds([float(text) for text in texts] if b"." in joined else [int(text) for text in texts])

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from llm_perf_opt.readers.kineto_json import EXACT_FLOATS, LARGEST
 from llm_perf_opt.regions.columns import UNKNOWN
 
-_LARGEST = 2**31 - 1
+LARGEST_SIZE = 2**31 - 1
 
 Event = dict[str, Any]
 K = TypeVar("K")
@@ -70,7 +70,7 @@ def all_nanoseconds(microseconds: Sequence[Any]) -> NDArray[np.int64]:
     return rounded
 
 
-def _whole(values: list[Any], shape: tuple[int, ...] = (), most: int = _LARGEST) -> NDArray[np.int64]:
+def _whole(values: list[Any], shape: tuple[int, ...] = (), most: int = LARGEST_SIZE) -> NDArray[np.int64]:
     """Whole numbers from 0 on, or UNKNOWN."""
     found = np.array(values)
     if found.dtype.kind != "i" or found.shape[1:] != shape or found.min() < UNKNOWN or found.max() > most:

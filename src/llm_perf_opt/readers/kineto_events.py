@@ -14,14 +14,20 @@ from attrs import Factory, define
 
 from llm_perf_opt.metrics.host_calls import WAITING_CALLS, call_kind
 from llm_perf_opt.readers.kineto_code import HostCode, HostRows, what_it_launches
-from llm_perf_opt.readers.kineto_columns import Rows, Unusual, host_rows, kernel_rows, launch_rows, number_of
+from llm_perf_opt.readers.kineto_columns import (
+    LARGEST_SIZE,
+    Rows,
+    Unusual,
+    host_rows,
+    kernel_rows,
+    launch_rows,
+    number_of,
+)
 from llm_perf_opt.readers.kineto_json import LARGEST, DecimalText, nanoseconds
 from llm_perf_opt.readers.kineto_messages import COLLECTIVE_NAME, message_of
 from llm_perf_opt.readers.kineto_operators import STEP
 from llm_perf_opt.readers.nsys_schema import AXES
 from llm_perf_opt.regions.columns import CALL, SHORTEST_EVENT, UNKNOWN
-
-LARGEST_SIZE = 2**31 - 1
 
 # Categories in lower case: traces of 2020 and 2021 write `Kernel`, `Memcpy`, `Runtime`, `Operator`.
 # `gpu_user_annotation` is missing on purpose: it repeats the ranges on the GPU's side, shifted.
@@ -75,6 +81,7 @@ class Trace:
         if host_code is not None:
             self.code.add_rows(host_code)
             self.launches.add_rows(host_code.launches)
+            self.kernels.add_rows(host_code.kernels)
         for event in self._without_columns(events):
             self.add(event)
 

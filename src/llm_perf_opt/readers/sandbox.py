@@ -100,7 +100,7 @@ def ask(job: str, arguments: list[Any], source: str, limits: Limits, notes: Note
     """
     importlib.import_module(job.partition(":")[0])  # before the fork: once for all files
     with contextlib.ExitStack() as stack:
-        answer = stack.enter_context(contextlib.closing(_memory_file()))
+        answer = stack.enter_context(contextlib.closing(memory_file()))
         hear, tell = os.pipe()
         stack.callback(os.close, hear)
         try:
@@ -131,7 +131,7 @@ def value_of(answer: Answer, source: str) -> Any:
         ) from error
 
 
-def _memory_file() -> IO[bytes]:
+def memory_file() -> IO[bytes]:
     if hasattr(os, "memfd_create"):
         return os.fdopen(os.memfd_create("llm-perf"), "w+b")
     return tempfile.TemporaryFile()
@@ -246,7 +246,7 @@ def _fork(job: str, arguments: list[Any], answer: IO[bytes], tell: int, limits: 
     if pid == 0:
         try:
             gc.freeze()  # what is there already is not gone through, and so not copied
-            _leave(parent, answer.fileno(), tell)
+            leave(parent, answer.fileno(), tell)
             _work(job, arguments, answer, tell, limits)
         finally:
             os._exit(1)
@@ -278,14 +278,14 @@ def _spawn(job: str, arguments: list[Any], answer: IO[bytes], tell: int, limits:
 
 
 def _begin(job: str, arguments: list[Any], answer: int, tell: int, parent: int, limits: list[Any]) -> None:
-    _leave(parent, answer, tell)
+    leave(parent, answer, tell)
     _work(job, arguments, os.fdopen(answer, "w+b"), tell, Limits(*limits))
 
 
 # -- inside it --------------------------------------------------------------------------------------
 
 
-def _leave(parent: int, *kept: int) -> None:
+def leave(parent: int, *kept: int) -> None:
     """Give up what belongs to the program that asked, and end with it."""
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCHLD):

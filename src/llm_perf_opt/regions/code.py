@@ -48,7 +48,8 @@ def innermost(
     users = None if users is None or users.all() else users
     for _, mine in group_by(thread):
         stacks = build_stacks(start, end, mine)
-        cuts = np.unique(np.concatenate([start[mine], end[mine]]))
+        cuts = np.sort(np.concatenate([start[mine], end[mine]]))
+        cuts = cuts[np.append(True, cuts[1:] != cuts[:-1])]  # `np.unique` is ten times as slow where most differ
         top = stacks.top_at(cuts[:-1])
         inside = top >= 0
         top = top[inside]
