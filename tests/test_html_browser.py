@@ -181,6 +181,22 @@ def test_a_page_fits_its_window(browser: Browser, html: str, sizes: tuple[tuple[
         fits_its_window(opened, width, height)
 
 
+def test_a_phone_breaks_no_name_letter_by_letter_and_cuts_no_sentence(browser: Browser, html: str) -> None:
+    page = browser.open(html, viewport={"width": 400, "height": 900}).page
+    page.locator("#regions details.table > summary").first.click()
+    lines = page.evaluate(
+        "[...document.querySelectorAll('#regions td.text code')].filter((c) => c.textContent.length < 14)"
+        ".map((c) => c.getClientRects().length)"
+    )
+    assert lines
+    assert max(lines) == 1
+    assert page.evaluate(
+        "[...document.querySelectorAll('#opportunities .panel, #opportunities td')]"
+        ".every((c) => c.scrollWidth <= c.clientWidth + 1)"
+    )
+    assert page.evaluate("document.documentElement.scrollWidth") <= 400
+
+
 def fits_its_window(opened: Opened, width: int, height: int) -> None:
     if width in (1024, 1280, 1440):
         # The answer and the stages are on the first screen.
