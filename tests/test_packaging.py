@@ -74,11 +74,11 @@ def imports_of(text: str) -> set[str]:
 
 
 def modules_of(distribution: str) -> set[str]:
-    """What can be imported of it; one that is not installed here has, as all of those do, the name of its module."""
+    """What can be imported of it; `make check` has some of the extras not installed."""
     try:
         found = metadata.distribution(distribution)
     except metadata.PackageNotFoundError:
-        return {distribution}
+        return {{"pillow": "PIL"}.get(distribution, distribution)}
     if listed := found.read_text("top_level.txt"):
         return set(listed.split())
     return {file.parts[0].removesuffix(".py") for file in found.files or ()}
