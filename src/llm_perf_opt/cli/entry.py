@@ -30,8 +30,16 @@ def entry() -> None:
 
     streams.keep_open()
     ended: list[int] = []
-    # The first to be registered is the last to be called. What is left is to take every object apart, for nobody.
-    atexit.register(lambda: os._exit(ended[0]) if ended else None)
+
+    def leave() -> None:
+        """All is done that is done at exit, but to take every object apart, for nobody."""
+        if ended:
+            for stream in (sys.stdout, sys.stderr):
+                with contextlib.suppress(OSError):
+                    stream.flush()
+            os._exit(ended[0])
+
+    atexit.register(leave)  # before all others, and so called last
     # Reports are millions of objects that stay until the end: looking through them again and again for cycles took
     # a tenth of the time.
     gc.set_threshold(300_000, 50, 50)
