@@ -169,8 +169,8 @@ def _import_what_follows(formats: Sequence[str], quiet: bool) -> None:
     needs_launches(formats)
     later = ["numpy.ma", "llm_perf_opt.api.poorer", "llm_perf_opt.report.write"]  # the first by `numpy.unique`
     shown = ("accounting", "closing", "line_rows", "region_table", "step_rows")
-    later += [] if quiet else [f"llm_perf_opt.report.{name}" for name in shown]
-    later += [] if quiet else ["rich.console", "rich.markup", "rich.table"]
+    rich = ("rich.console", "rich.markup", "rich.table")
+    later += [] if quiet else [*(f"llm_perf_opt.report.{name}" for name in shown), *rich]
     for module in later:
         importlib.import_module(module)
 

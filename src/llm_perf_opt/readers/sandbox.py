@@ -98,7 +98,8 @@ def ask(job: str, arguments: list[Any], source: str, limits: Limits, notes: Note
 
     Raises the `UserError` it raised, or `UnreadableInput` where it did not end by itself. `source` is for messages.
     """
-    with _prefetched.pop((job, *arguments, limits), None) or _Job.start(job, arguments, limits) as started:
+    started = _prefetched.pop((job, *arguments, limits), None) or _Job.start(job, arguments, limits)
+    with contextlib.closing(started):
         try:
             last = _hear(started.child, started.hear, source, limits, notes or (lambda name, value: None))
         finally:
@@ -160,10 +161,7 @@ class _Job:
             stack.pop_all()  # they stay open for as long as it is asked
         return _Job(child, answer, hear)
 
-    def __enter__(self) -> _Job:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         self.answer.close()
         os.close(self.hear)
 
