@@ -42,7 +42,7 @@ RULE = Rule(
     seen="Mixed steps of a server that take at least twice as long as its decode steps, with decode steps enough for latency to matter.",
     words=Words(
         because="requests that decode wait {mixed} in a mixed step ({tokens} tokens) and {decode} in a decode step; {part} of these steps are mixed",
-        action="for shorter waits at about the same throughput, read prompts in smaller pieces (vLLM: --max-num-batched-tokens, SGLang: --chunked-prefill-size, transformers: --cb-max-batch-tokens), or on other GPUs than those that decode",
+        action="for shorter waits at about the same throughput, read prompts in smaller pieces (vLLM: --max-num-batched-tokens, SGLang: --chunked-prefill-size, TensorRT-LLM: --max_num_tokens, transformers: --cb-max-batch-tokens), or on other GPUs than those that decode",
     ),
     find=_find,
     gain="Half of what a mixed step takes longer, of its latency: the same work is done in more, shorter steps.",
