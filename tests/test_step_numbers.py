@@ -89,7 +89,9 @@ def test_public_traces_of_engines_have_the_right_phases(trace: str, expected: tu
     timeline = read_recording(found)
     assert isinstance(timeline, Timeline)
     regions = build_report([timeline], ReportOptions()).scopes[-1].regions
-    (steps,) = [region.timing.steps for region in regions if region.timing is not None and region.timing.steps]
+    (region,) = [region for region in regions if region.timing is not None and region.timing.steps]
+    steps, rate = region.timing.steps, region.performance.tokens.now.value
+    assert steps.tokens / sum(group.total_ns for group in steps.groups) * 1e9 == pytest.approx(rate, rel=0.05)
     assert (steps.phase, steps.instances, steps.tokens, steps.new_tokens) == expected
 
 

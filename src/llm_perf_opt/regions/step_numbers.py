@@ -138,6 +138,7 @@ def summed_up(numbers: Int64s | None, took: Int64s) -> Steps | None:
         batch_mean=float(batch.mean()),
         tokens=int(tokens.sum()),
         new_tokens=None if (new == UNKNOWN).any() else int(new.sum()),
+        median_ns=round(float(np.median(took))),
         grouped_by="batch" if by_batch else "tokens",
         groups=groups,
     )

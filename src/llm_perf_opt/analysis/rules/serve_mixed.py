@@ -15,10 +15,11 @@ _HALF = 0.5  # of the tokens in a step, and so of what it takes longer
 
 
 def _find(of: Evaluated) -> Iterator[Found]:
-    decode, mixed = of.phases.get("decode_step"), of.phases.get("mixed_step")
+    phases = {name: timing.steps for name, timing in of.phases.items()}
+    decode, mixed = phases.get("decode_step"), phases.get("mixed_step")
     if of.steps is None or of.steps.phase != "mixed_step" or decode is None or mixed is None:
         return
-    short, long = decode.steady.median_ns, mixed.steady.median_ns
+    short, long = decode.median_ns, mixed.median_ns
     often = decode.instances >= _FEWEST * mixed.instances
     if not short or not long or long < _LONGER * short or not often:
         return
