@@ -64,7 +64,9 @@ TARGETS = (
     Target("vllm", "vllm.v1.worker.gpu_model_runner", "GPUModelRunner.propose_draft_token_ids", "draft"),
     Target("vllm", "vllm.v1.worker.gpu.model_runner", "GPUModelRunner.capture_model", "graph_capture", optional=True),
     *(
-        Target("vllm", f"vllm.v1.worker.gpu.spec_decode.{module}.speculator", f"{owner}.propose", "draft", optional=True)
+        Target(
+            "vllm", f"vllm.v1.worker.gpu.spec_decode.{module}.speculator", f"{owner}.propose", "draft", optional=True
+        )
         for module, owner in _SPECULATORS
     ),
     Target("vllm", "vllm.v1.core.sched.scheduler", "Scheduler.schedule", "schedule"),
