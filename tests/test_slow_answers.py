@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from attrs import evolve
 
 from llm_perf_opt.analysis.slow_answers import slow_answers
 from llm_perf_opt.diagnosis import Diagnosis
@@ -76,3 +77,19 @@ def test_ranks_that_run_the_same_steps_are_one_engine_and_others_are_not() -> No
     timeline = _measured([(DECODE, 0, 900 * MS), (MIXED, 0, 900 * MS)], 1)  # whose wait it is cannot be told
     waits = np.array([(n * MS, (n + 1 + n // 199) * MS) for n in range(200)], dtype=np.int64)
     assert list(slow_answers(timeline, {"between two tokens": waits})) == []
+
+
+def test_steps_that_are_launched_ahead_run_one_after_another() -> None:
+    """The range of a step is closed after a millisecond; the GPU has done its work long after."""
+    kinds = [MIXED if n % 50 == 49 else DECODE for n in range(200)]
+    took = np.array([40 if kind == MIXED else 10 for kind in kinds], dtype=np.int64) * MS
+    ends = np.cumsum(took)
+    rows = [
+        (kind, max(int(end - own) - 8 * MS, 0), int(end - own) + MS)
+        for kind, end, own in zip(kinds, ends, took, strict=True)
+    ]
+    timeline = _measured(rows, 1)
+    timeline.ranges = evolve(timeline.ranges, took=took, gpu_start=ends - took)
+    waits = np.column_stack([ends - took, ends])
+    (found,) = slow_answers(timeline, {"between two tokens": waits})
+    assert "30 ms longer than the others on average, which lies in mixed steps 100%" in found.message

@@ -12,9 +12,10 @@ import numpy as np
 
 from llm_perf_opt.diagnosis import Diagnosis, diagnose
 from llm_perf_opt.metrics.quantity import nanoseconds, shown
-from llm_perf_opt.regions.columns import Int64s, Timeline
+from llm_perf_opt.regions.columns import UNKNOWN_HERE, Int64s, Timeline
 from llm_perf_opt.regions.intervals import BusyTime
-from llm_perf_opt.regions.step_numbers import MIXED, PHASES, PREFILL, phase_of, without_numbers
+from llm_perf_opt.regions.stacks import group_by
+from llm_perf_opt.regions.step_numbers import MIXED, PHASES, PREFILL, STEP, phase_of, without_numbers
 
 _FEWEST = 100  # waits: with fewer the 99th percentile is the longest of them
 _ONE_ENGINE = (
@@ -74,17 +75,36 @@ def _last(part: tuple[str, float]) -> float:
 
 def _busy(timeline: Timeline) -> dict[str, BusyTime]:
     """When steps of each kind ran, and the engine's work between them."""
-    ranges = timeline.ranges
-    took = ranges.end - ranges.start if ranges.took is None else ranges.took
-    end = np.maximum(ranges.end, ranges.start + took)
-    recorded = ranges.recorded_name
-    kinds: dict[str, list[int]] = {}
-    for number in np.unique(recorded).tolist():
-        name = without_numbers(timeline.strings[number])
-        if name in (*PHASES, *_WORK) or name != timeline.strings[number]:
-            kinds.setdefault(name if name in _WORK else phase_of(timeline.strings[number]), []).append(number)
+    recorded = timeline.ranges.recorded_name
+    kind_of = {number: _kind(timeline.strings[number]) for number in np.unique(recorded).tolist()}
+    steps = np.isin(recorded, [number for number, kind in kind_of.items() if kind in PHASES])
+    start, end = _ran(timeline, np.flatnonzero(steps))
     found = {}
-    for kind, numbers in kinds.items():
-        mine = np.isin(recorded, numbers)
-        found[kind] = BusyTime.of(ranges.start[mine], end[mine])
+    for kind in dict.fromkeys(kind_of.values()):
+        mine = np.isin(recorded, [number for number, own in kind_of.items() if own == kind])
+        if kind:
+            found[kind] = BusyTime.of(start[mine], end[mine])
     return found
+
+
+def _kind(name: str) -> str:
+    own = without_numbers(name)
+    if own in _WORK:
+        return own
+    phase = phase_of(name)
+    return phase if phase != STEP or own == STEP or own != name else ""
+
+
+def _ran(timeline: Timeline, steps: Int64s) -> tuple[Int64s, Int64s]:
+    """From when to when each range was worked on: steps until the GPU is done, one after another."""
+    ranges = timeline.ranges
+    start, end = ranges.start.copy(), ranges.end.copy()
+    if ranges.took is not None and ranges.gpu_start is not None:
+        began = np.where(ranges.gpu_start == UNKNOWN_HERE, start, ranges.gpu_start)
+        end = np.maximum(end, began + ranges.took)
+    for _, part in group_by(ranges.process[steps]):
+        own = steps[part]
+        own = own[np.argsort(start[own], kind="stable")]
+        later, before = own[1:], np.maximum.accumulate(end[own])[:-1]
+        start[later] = np.minimum(np.maximum(start[later], before), end[later])
+    return start, end
