@@ -113,6 +113,20 @@ def test_a_pause_without_requests_is_none_of_the_engine() -> None:
     assert "takes 115 µs (median), on average schedule 50 µs" in found["BETWEEN_STEPS"]
 
 
+def test_steps_of_an_engine_that_runs_ahead_end_when_their_work_is_done() -> None:
+    """Their ranges are closed after a tenth of that: tokens per second would be ten times too many."""
+    report = report_of([ServedStep(**{**asdict(step), "waits": False}) for step in SHOWN["serve.mixed"][0]])
+    regions = {r.name: r for r in report.scopes[-1].regions if r.timing is not None and r.timing.steps is not None}
+    for name, kernel_us in (("decode_step", 100), ("mixed_step", 700)):
+        steps = regions[name].timing.steps
+        assert regions[name].timing.steady.median_ns < 0.2e6
+        assert steps.median_ns == pytest.approx(20 * kernel_us * 1000, rel=0.02)
+        assert steps.groups[0].median_ns == steps.median_ns
+    assert "14 ms in a mixed step (2,048 tokens) and 2.02 ms" in next(
+        fix.because for fix in report.answer.fixes if fix.rule == "serve.mixed"
+    )
+
+
 def _ranges(timeline: Timeline, name: str) -> np.ndarray:
     return np.flatnonzero(timeline.ranges.name == timeline.strings.index(name))
 
