@@ -14,7 +14,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import numpy as np
 from attrs import define
 
 from llm_perf_opt import inject
@@ -29,11 +28,11 @@ from llm_perf_opt.nsight.outcome import clean
 from llm_perf_opt.process.bytecode import BytecodeCache
 from llm_perf_opt.process.supervise import run_supervised
 from llm_perf_opt.readers.measured import collect, read_measured
-from llm_perf_opt.regions.columns import COMPILATION, GRAPH_CAPTURE, ONCE
 from llm_perf_opt.regions.patterns import RegionFilter
 from llm_perf_opt.request import ProfileRequest
 from llm_perf_opt.rundir.directory import RunDirectory
 from llm_perf_opt.rundir.log_cleaning import clean_logs
+from llm_perf_opt.trying.compiling import spent_ns, without_compiling
 from llm_perf_opt.trying.levers import Lever
 from llm_perf_opt.trying.loop_steps import with_steps
 from llm_perf_opt.trying.process_notes import REPEATED, ProcessNotes, read_notes, use_text
@@ -154,7 +153,8 @@ class ProgramRuns:
         file = self._raw / "side.json"
         try:
             collect([run.times for run in runs], file, [run.gpus for run in runs])
-            found = collect_side([], [with_steps(read_measured(file))], label, RegionFilter())
+            timed = with_steps(without_compiling(read_measured(file)))
+            found = collect_side([], [timed], label, RegionFilter())
         except UserError:
             return None
         for region in found.regions.values() if items != 1.0 else ():
@@ -169,12 +169,7 @@ class ProgramRuns:
             once = read_measured(file).only_once
         except UserError:
             return 0.0
-        wanted = np.isin(once.what, [ONCE.index(COMPILATION), ONCE.index(GRAPH_CAPTURE)])
-        total = last = 0
-        for start, end in sorted(zip(once.start[wanted].tolist(), once.end[wanted].tolist(), strict=True)):
-            total += max(end - max(start, last), 0)
-            last = max(last, end)
-        return total / 1e9
+        return spent_ns(once) / 1e9
 
 
 def already_set(lever: Lever) -> str:
