@@ -23,6 +23,7 @@ from llm_perf_opt.regions.fixes import Fix
 from llm_perf_opt.report.html import render_html
 from llm_perf_opt.report.markdown import render_markdown
 from llm_perf_opt.report.view import view_of
+from llm_perf_opt.request import profile_request
 from llm_perf_opt.trying import loop_steps, turns
 from llm_perf_opt.trying.attempts import REFUSED, Attempt, Trial
 from llm_perf_opt.trying.batch_size import batch_levers
@@ -34,7 +35,7 @@ from llm_perf_opt.trying.levers import Lever, all_levers, named_levers
 from llm_perf_opt.trying.loop_steps import with_steps
 from llm_perf_opt.trying.output_comparison import DIFFERENT, NOT_COMPARED, SAME, WITHIN_NOISE, Agreement, Reference
 from llm_perf_opt.trying.process_notes import Computed, ProcessNotes, read_notes, use_text
-from llm_perf_opt.trying.program_runs import Run
+from llm_perf_opt.trying.program_runs import ProgramRuns, Run
 from llm_perf_opt.trying.turns import Wanted
 from llm_perf_opt.trying.words import three_sentences
 from printed import check_printed
@@ -130,6 +131,35 @@ def test_a_lever_far_behind_one_that_excludes_it_is_not_timed_again() -> None:
 )
 def test_generate_is_called_until_it_is_warm(counts: dict[str, int], expected: tuple[int, int]) -> None:
     assert repeats(ProcessNotes(processes=1, counts=counts)) == expected
+
+
+def test_what_may_be_slower_by_chance_is_timed_again() -> None:
+    def attempt(after: float, low: float, high: float) -> Attempt:
+        one = attrs.evolve(region("LLM@step", 100e6, after, 10), interval=[low, high])
+        return Attempt([Lever("x", Path())], verdict="unsure", comparison=Comparison("a", "b", "unsure", [], [], [one]))
+
+    slower, noisy = attempt(150e6, 0.4, 0.6), attempt(150e6, -0.3, 3.0)
+    assert worth_timing([slower, noisy]) == [noisy]
+    assert (slower.verdict, noisy.verdict) == ("worse", "unsure")
+
+
+def test_why_a_lever_would_change_nothing_is_said_in_words() -> None:
+    lever = all_levers()["inference-mode"]
+    trained = {"calls": 3, "calls in training": 3}
+    assert "keeps gradients" in lacking(lever, ProcessNotes(counts={**trained, "backward": 3}))
+    assert "model.eval()" in lacking(lever, ProcessNotes(counts=trained))  # nobody trains it
+    needs = {need for one in all_levers().values() for need in one.needs if need != "calls"}
+    for need in needs:
+        assert "there are none" not in lacking(Lever("x", Path(), needs=(need,)), ProcessNotes())
+
+
+def test_a_lever_that_hangs_is_stopped_some_time(tmp_path: Path) -> None:
+    request = profile_request({}, ["python", "a.py"])
+    runs = ProgramRuns(request, None, None, None, first=Run(tmp_path, [], ProcessNotes(), 30.0))  # type: ignore[arg-type]
+    assert runs._patience([]) is None  # the program itself may take as long as it likes
+    assert runs._patience([Lever("x", Path())]) == 900
+    asked = attrs.evolve(request, measure=attrs.evolve(request.measure, timeout_s=5.0))
+    assert ProgramRuns(asked, None, None, None)._patience([Lever("x", Path())]) == 5  # type: ignore[arg-type]
 
 
 def test_a_lever_that_leaves_all_kernels_as_they_are_took_no_effect() -> None:
@@ -353,7 +383,8 @@ def test_what_is_compiled_again_and_again_stays() -> None:
 
 def region(key: str, before: float, after: float, instances: int) -> RegionComparison:
     return RegionComparison(
-        key, key, None, 0, "better", "", before, after, after / before - 1, [-0.76, -0.74], "runs", "undisturbed",
+        key, key, None, 0, "better", "", before, after, after / before - 1,
+        [after / before - 1.01, after / before - 0.99], "runs", "undisturbed",
         (instances, instances), decides=key == "LLM@step",
     )  # fmt: skip
 

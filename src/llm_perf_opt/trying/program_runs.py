@@ -29,6 +29,7 @@ from llm_perf_opt.process.bytecode import BytecodeCache
 from llm_perf_opt.process.supervise import run_supervised
 from llm_perf_opt.readers.measured import collect, read_measured
 from llm_perf_opt.regions.patterns import RegionFilter
+from llm_perf_opt.report.text import duration
 from llm_perf_opt.request import ProfileRequest
 from llm_perf_opt.rundir.directory import RunDirectory
 from llm_perf_opt.rundir.log_cleaning import clean_logs
@@ -40,6 +41,7 @@ from llm_perf_opt.untrusted import read_text
 
 _FOLDER, LOG = "try", "try/workload.log"
 _LARGEST_OUTPUT = 20_000_000
+_PATIENCE_S, _PATIENCE = 600.0, 10.0  # beside so many times what the program takes: compiling may take minutes
 _CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 
 
@@ -85,6 +87,7 @@ class ProgramRuns:
         self.first = first  # the program as it is, if that ran before
         self.look_at = 0  # the call whose launches and kernels are looked at
         self.longest = 0  # tokens that its caches hold at most
+        self._alone_s = first.seconds if first else 0.0  # what the program takes as it is
 
     def __enter__(self) -> ProgramRuns:
         self._raw = Path(tempfile.mkdtemp(prefix="llm-perf-try-"))
@@ -126,7 +129,7 @@ class ProgramRuns:
                     command,
                     log=log,
                     environment={**environment, **self._bytecode.variables()},
-                    timeout_s=request.measure.timeout_s,
+                    timeout_s=self._patience(levers),
                     report_progress=self._report_progress,
                     held=directory.handles,
                 )
@@ -139,14 +142,21 @@ class ProgramRuns:
             raise KeyboardInterrupt
         problem = ""
         if ended.timed_out:
-            problem = "it took too long and was stopped"
+            problem = f"it had not ended after {duration(1e9 * ended.seconds)} and was stopped: --timeout allows more"
         elif ended.exit_code:
             lines = [clean(line) for line in tail(log).splitlines() if line.strip()]
             problem = f"the program ended with {ended.exit_code}: {lines[-1][:200] if lines else 'it printed nothing'}"
+        if not levers and not problem:
+            self._alone_s = max(self._alone_s, ended.seconds)
         noted = read_notes(notes)
         if self._output is not None and not problem:
             use_text(noted, printed if self._output == "stdout" else _written(Path(self._output)))
         return Run(times, sampler.found, noted, ended.seconds, problem)
+
+    def _patience(self, levers: Sequence[Lever]) -> float | None:
+        """Workers of a loader, or captured graphs, may deadlock: a run with levers is not waited for without end."""
+        asked = self._request.measure.timeout_s
+        return asked if asked is not None or not levers else _PATIENCE_S + _PATIENCE * self._alone_s
 
     def side(self, label: str, runs: Sequence[Run], items: float = 1.0) -> Side | None:
         """Steady instances of some runs, run by run; None where nothing was timed. `items`: times are per so many."""
