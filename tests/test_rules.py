@@ -380,6 +380,18 @@ def test_kernels_that_ran_slower_in_the_recording_promise_no_more_than_they_take
     assert fix.gain_ns == pytest.approx((times["before"]["ms"] - times["after"]["ms"]) * 1e6, rel=0.05)
 
 
+def test_kernels_have_their_operator_and_shapes_where_no_line_was_recorded() -> None:
+    with tarfile.open(RECORDINGS / "fix-rules-h200.tar") as tar:
+        trace = tar.extractfile("gemm_align.before.json.gz")
+        assert trace
+        report = build_report([read_kineto(trace, "trace.json.gz")], ReportOptions())
+    assert report.main_scope
+    step = next(region for region in report.main_scope.regions if region.name == rules.STEP).performance
+    assert step
+    assert "aten::linear 8192×50257×768" in {source.operator for source in step.sources}
+    assert (step.lines, step.lines_known) == ([], None)
+
+
 @pytest.mark.parametrize("recorded", [name for name in RECORDED if not name.endswith(".before")])
 def test_mended_and_tuned_programs_get_no_fix_of_the_list(recorded: str, tmp_path: Path) -> None:
     assert set(fixes_of(recorded, tmp_path)) & LISTED == set()
