@@ -310,7 +310,7 @@ def test_an_output_that_is_named_is_compared_by_its_numbers() -> None:
 def test_notes_that_make_no_sense_are_left_out(tmp_path: Path) -> None:
     (tmp_path / "1.json").write_text("[")
     (tmp_path / "2.json").write_text('{"rank": "", "outputs": {"outputs": [{"call": "x"}]}, "models": []}')
-    good = {"rank": "", "outputs": {}, "models": ["M"], "counts": {"calls": 2}, "places": {}, "levers": [["a", 1, "b"]]}
+    good = {"rank": "", "outputs": {}, "models": ["M"], "counts": {"calls": 2}, "places": {}, "levers": [["a", 1, "b\n  at length"]]}
     (tmp_path / "3.json").write_text(json.dumps(good))
     found = read_notes(tmp_path)
     assert (found.processes, found.models, found.evidence) == (1, ["M"], {"a": (True, "b")})
