@@ -219,6 +219,8 @@ def _first(stage: NCUProfileRegion, verdict: Verdict, own: Sequence[Fix]) -> str
 def _gain(stage: NCUProfileRegion, fix: Fix) -> str:
     runs = _instances(stage)
     takes, each = fix.gain_ns / fix.gain_share, "each " if runs > 1 else "the " if stage.is_whole_recording else ""
+    told = stage_time(stage)  # work that ends a little after its range is no reason for two times of one stage
+    takes = max(min(takes, told / runs), fix.gain_ns) if told else takes
     words = fix_words().get(fix.rule)
     saves = "this is about" if words is not None and words.looks else "that can save up to"
     text = f"{fix.action.rstrip('.')}: {saves} {_time(fix.gain_ns)} of the {_time(takes)} of {each}{full_label(stage)}."
