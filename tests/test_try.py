@@ -310,7 +310,14 @@ def test_an_output_that_is_named_is_compared_by_its_numbers() -> None:
 def test_notes_that_make_no_sense_are_left_out(tmp_path: Path) -> None:
     (tmp_path / "1.json").write_text("[")
     (tmp_path / "2.json").write_text('{"rank": "", "outputs": {"outputs": [{"call": "x"}]}, "models": []}')
-    good = {"rank": "", "outputs": {}, "models": ["M"], "counts": {"calls": 2}, "places": {}, "levers": [["a", 1, "b\n  at length"]]}
+    good = {
+        "rank": "",
+        "outputs": {},
+        "models": ["M"],
+        "counts": {"calls": 2},
+        "places": {},
+        "levers": [["a", 1, "b\n  at length"]],
+    }
     (tmp_path / "3.json").write_text(json.dumps(good))
     found = read_notes(tmp_path)
     assert (found.processes, found.models, found.evidence) == (1, ["M"], {"a": (True, "b")})
@@ -373,10 +380,20 @@ def test_a_call_that_was_compiled_is_no_slower_lever() -> None:
     assert without_compiling(timeline).ranges.start.tolist() == [start for _, start, _ in steps]
 
 
+def test_what_is_around_compiled_calls_stays_around_the_others() -> None:
+    steps = [(1, 1000 + 10 * n, 1009 + 10 * n) for n in range(10)]
+    timeline = compiling([(5, 995)], (0, 0, 1100), (1, 1, 999), *steps)
+    left = without_compiling(timeline).ranges
+    assert left.start.tolist() == [0, *(start for _, start, _ in steps)]
+    assert left.duration.tolist() == [1100 - 990, *[9] * 10]
+
+
 def test_what_is_compiled_again_and_again_stays() -> None:
     rows = [(1, 100 * n, 100 * n + 90) for n in range(8)]
     timeline = compiling([(start, end - 10) for _, start, end in rows[:6]], *rows)
     assert len(without_compiling(timeline).ranges) == 8
+    around = without_compiling(compiling([(start, end - 10) for _, start, end in rows[:6]], (0, 0, 2000), *rows)).ranges
+    assert around.duration.tolist() == [2000, *[90] * 8]
     alone = compiling([(0, 95)], (0, 0, 100))
     assert len(without_compiling(alone).ranges) == 1  # there is nothing else to go by
 
