@@ -37,6 +37,7 @@ _ENOUGH = 5  # steady instances, from which on a region can be told by itself
 _ENDS_EARLY = "its ranges end before their GPU work, which one side does not time: compare the recordings themselves"
 _TWO_CLOCKS = "one side was timed on the GPU, the other by the host's clock alone: measure both again"
 _NOT_COUNTED = "nothing was counted on both sides: give recordings or profiled runs, or compare times (without --exact)"
+_NOTHING_TOLD = math.log(10)  # half an interval: a change by a factor of ten that would not be seen
 _CARRIES = 0.7  # part of a region's change
 _ROOM = 2.0  # times the least change that counts: an interval that stays within is called the same
 
@@ -226,8 +227,8 @@ def _what_would_settle(found: Difference, times: tuple[Times, Times], floor: flo
         return "it ran too seldom to know its noise: measure both with llm-perf measure --runs 5"
     half = (found.high - found.low) / 2
     if found.basis == INSTANCES:
-        why = f"with {_runs_a_side(times)}, less than {percent(math.expm1(half))} cannot be told"
-        return f"{why}: measure both with llm-perf measure --runs 5"
+        least = f"less than {percent(math.expm1(half))} cannot" if half < _NOTHING_TOLD else "nothing can"
+        return f"with {_runs_a_side(times)}, {least} be told: measure both with llm-perf measure --runs 5"
     # The interval shrinks with the square root of the number of runs.
     runs = min(len(side.runs) for side in times)
     wanted = min(max(math.ceil(runs * (half / max(abs(found.change), floor)) ** 2) + 1, runs + 2), 30)

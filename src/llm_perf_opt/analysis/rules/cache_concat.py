@@ -75,4 +75,5 @@ RULE = Rule(
     gain="The time of the concatenations.",
     before="k = torch.cat([k, new], dim=2)",
     after="k[:, :, n : n + 1] = new  # allocated for the longest sequence",
+    unless="Texts are short, or of lengths so different that the longest one's cache does not fit.",
 )

@@ -16,6 +16,7 @@ RULE = Rule(
     words=Words(
         because="{waiting_rank} waits {time} of {now} for later ranks, most for {late_rank}",
         action="find out what {late_rank} does before it comes to the collective: more work (imbalance), a slower host, or a later start",
+        looks=True,
     ),
     find=collectives_found("comm.skew"),
     gain="The time that ranks wait in collectives for the last one.",
@@ -23,6 +24,7 @@ RULE = Rule(
         "unsure": Words(
             because="{odd}, {usual} are usual: perhaps it waits for another rank",
             action="give the recordings of the other ranks too: they tell which rank is late",
+            looks=True,
         )
     },
 )

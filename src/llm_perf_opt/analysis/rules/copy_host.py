@@ -28,6 +28,7 @@ with torch.cuda.stream(side):
     following = next_batch.to(device, non_blocking=True)
 y = model(x)
 """,
+    unless="There is no other work of the GPU that the copies could run beside.",
     variants={
         "unknown": Words(
             because="copies between host and GPU, {host_copies} of {now}{exposed}",

@@ -24,4 +24,5 @@ RULE = Rule(
     ),
     before="batch.to(device)",
     after="batch.pin_memory().to(device, non_blocking=True)",
+    unless="Each piece of host memory is used once: pinning costs more than one copy of it.",
 )

@@ -13,6 +13,7 @@ RULE = Rule(
     words=Words(
         because="the GPU waits {time} of {now}, and the recording does not show what the host does ({what})",
         action="mark it: put NVTX ranges around the code between the launches, or record a PyTorch trace with with_stack=True",
+        looks=True,
     ),
     find=idle_of("host.unknown"),
 )
