@@ -148,6 +148,15 @@ def test_without_a_process_column_one_process_needs_none(changed: Change) -> Non
     assert shape(found) == shape(timeline("train"))
 
 
+def test_without_a_process_column_and_without_ranges_the_process_is_that_of_the_calls(changed: Change) -> None:
+    tables = (f"ALTER TABLE CUPTI_ACTIVITY_KIND_{table} DROP COLUMN globalPid" for table in ("MEMCPY", "MEMSET"))
+    found = changed("train", f"DELETE FROM {NVTX}", *tables, without=(KERNELS, "globalPid"))
+    assert [process.pid for process in found.processes] == [process.pid for process in timeline("train").processes]
+    whole = report_of(found).main_scope
+    assert whole is not None
+    assert whole.totals.kernel_count == len(timeline("train").kernels)
+
+
 def test_without_graph_node_ids_the_kernels_of_a_graph_stay_at_its_launch(changed: Change) -> None:
     found = changed("graph_node", without=(KERNELS, "graphNodeId"))
     assert shape(found)["LLM@replay_all/decode_step"][0] == 90

@@ -183,6 +183,15 @@ def build_work(
     )
 
 
+def know_process(columns: dict[str, NDArray[Any]], launches: Mapping[str, NDArray[Any]]) -> None:
+    """Exports of 2020 have no process column: then there is one process, that of the calls."""
+    if not len(columns["pid"]) or not len(launches["tid"]) or columns["pid"].any():
+        return
+    callers = launches["tid"] & ~THREAD_BITS
+    if not (callers == 0).any():
+        columns["pid"] = np.full(len(columns["pid"]), callers[0], dtype=np.int64)
+
+
 def join_launches(
     columns: dict[str, NDArray[Any]], launches: dict[str, NDArray[Any]], process_ids: Int64s
 ) -> tuple[Int64s, Int64s]:
@@ -192,12 +201,7 @@ def join_launches(
     thread = np.full(len(correlation), UNKNOWN, dtype=np.int64)
     if len(correlation) == 0 or len(launches["start"]) == 0:
         return time, thread
-    processes = distinct(columns["pid"]).tolist()
-    # Exports of 2020 have no process column: then there is one process, and the ids suffice.
-    if processes == [0] and not ((callers := launches["tid"] & ~THREAD_BITS) == 0).any():
-        columns["pid"] = np.full(len(correlation), callers[0], dtype=np.int64)
-        processes = [int(callers[0])]
-    for process in processes:
+    for process in distinct(columns["pid"]).tolist():
         several = len(process_ids) > 1
         calls = np.flatnonzero(launches["tid"] & ~THREAD_BITS == process) if several else None
         work = np.flatnonzero(columns["pid"] == process) if several else np.arange(len(correlation))
