@@ -339,6 +339,21 @@ def test_a_change_has_to_be_there_in_clock_cycles() -> None:
     assert compare(before, after).verdict == "worse"
 
 
+def test_who_waited_for_a_cpu_is_not_called_slower() -> None:
+    """Other programs had the CPUs while one side was measured: unless the GPU itself takes longer."""
+    before, after = _side(_times(40e6, 5, seed=1)), _side(_times(60e6, 5, seed=2))
+    before.cpu_wait, after.cpu_wait = 0.02, 0.5
+    found = compare(before, after)
+    assert (found.verdict, compare(after, before).verdict) == ("unsure", "unsure")
+    assert "waited longer for a CPU" in found.reasons[0]
+    assert any("waited for a CPU 50 %" in note and "2 %" in note for note in found.notes)
+    before.cpu_wait, after.cpu_wait = 0.5, 0.02  # and slower all the same
+    assert compare(before, after).verdict == "worse"
+    before.cpu_wait, after.cpu_wait = 0.02, 0.5
+    before.regions["step"].busy_ns, after.regions["step"].busy_ns = 30e6, 50e6
+    assert compare(before, after).verdict == "worse"
+
+
 @pytest.mark.parametrize("idle", [2e6, 20e6])
 def test_a_lower_clock_is_the_first_cause_with_all_that_it_costs(idle: float) -> None:
     sides, work = [], 38e6

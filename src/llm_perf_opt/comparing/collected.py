@@ -88,6 +88,8 @@ def collect(
     gpus |= {name for t in [*recorded, *alone] for name in t.devices.values()} | {g.name for t in alone for g in t.gpus}
     side.gpus = tuple(sorted(str(name) for name in gpus))
     side.clock_mhz = _clock(alone)
+    waits = [process.cpu_wait for timeline in alone for process in timeline.processes if process.cpu_wait is not None]
+    side.cpu_wait = float(np.median(waits)) if waits else None
     return side
 
 

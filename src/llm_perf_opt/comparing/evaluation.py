@@ -10,7 +10,7 @@ from attrs import Factory, define, evolve
 
 from llm_perf_opt.comparing.causes import find_causes
 from llm_perf_opt.comparing.comparison import BETTER, NOT_COMPARABLE, SAME, UNSURE, WORSE, Comparison, RegionComparison
-from llm_perf_opt.comparing.conditions import not_alike
+from llm_perf_opt.comparing.conditions import CONTENDED, not_alike, waited_more
 from llm_perf_opt.comparing.exact import compare_counts, is_worse
 from llm_perf_opt.comparing.matching import RegionPair, match_kernels, match_regions, without_numbers
 from llm_perf_opt.comparing.noise import INSTANCES, NOTHING, RUNS, Difference, difference, run_room, run_spread
@@ -36,6 +36,7 @@ _DEEPEST = 50  # levels, below which nothing is looked for that repeats
 _ENOUGH = 5  # steady instances, from which on a region can be told by itself
 _ENDS_EARLY = "its ranges end before their GPU work, which one side does not time: compare the recordings themselves"
 _TWO_CLOCKS = "one side was timed on the GPU, the other by the host's clock alone: measure both again"
+_NO_CPU = "the slower side waited longer for a CPU: measure both again where nothing else runs"
 _NOT_COUNTED = "nothing was counted on both sides: give recordings or profiled runs, or compare times (without --exact)"
 _CARRIES = 0.7  # part of a region's change
 _ROOM = 2.0  # times the least change that counts: an interval that stays within is called the same
@@ -58,11 +59,11 @@ def compare(base: Side, new: Side, settings: Settings | None = None) -> Comparis
     both = [(b, n) for b, n in pairs if b is not None and n is not None]
     deciding = _deciding(both)
     alpha = _ALPHA / max(len(deciding), 1)
-    clocks = (base.clock_mhz, new.clock_mhz)
+    clocks, waited = (base.clock_mhz, new.clock_mhz), waited_more(base, new)
     heaviest = sorted((n for _, n in both), key=lambda n: -n.weight_ns)[:_DETAILED]
     detailed = deciding | {region.key for region in heaviest}
     regions = [
-        _Evaluated(b, n, clocks, settings, alpha).finished(
+        _Evaluated(b, n, clocks, waited, settings, alpha).finished(
             decides=n.key in deciding, barred=bool(barred), detailed=n.key in detailed
         )
         for b, n in both
@@ -118,10 +119,12 @@ class _Evaluated:
         before: RegionSide,
         after: RegionSide,
         clocks: tuple[float | None, float | None],
+        waited: float,  # how much more of the time for a CPU
         settings: Settings,
         alpha: float,
     ) -> None:
-        self.before, self.after, self.clocks, self.settings = before, after, clocks, settings
+        self.before, self.after, self.settings = before, after, settings
+        self.clocks, self.waited = clocks, waited
         self.source = _source(before, after)
         self.times = (before.times[self.source], after.times[self.source]) if self.source else None
         self.exact = compare_counts(before, after)
@@ -190,7 +193,17 @@ class _Evaluated:
         found = _evaluate(self.difference, self.times, self._in_cycles(), self.settings.min_change, self.room)
         if found[0] in (BETTER, WORSE) and self.source == TIMELINE and (before.ends_early or after.ends_early):
             return UNSURE, _ENDS_EARLY
+        slower = {WORSE: self.waited, BETTER: -self.waited}.get(found[0], 0.0)
+        if slower >= CONTENDED and self.source == UNDISTURBED and not self._explained_by_work():
+            return UNSURE, _NO_CPU
         return found
+
+    def _explained_by_work(self) -> bool:
+        """Most of the change is of what the GPU does: no CPU is to blame for that."""
+        if self.times is None or self.before.busy_ns is None or self.after.busy_ns is None:
+            return False
+        moved = self.times[1].typical - self.times[0].typical
+        return (self.after.busy_ns - self.before.busy_ns) / moved > _MOST
 
     def _in_cycles(self) -> float | None:
         """The change in clock cycles, where clocks were recorded and differ: of the part that the GPU works."""

@@ -187,6 +187,7 @@ class Side:
     command: tuple[str, ...] = ()  # of the program, secrets removed
     inputs: str = ""  # what the program read, where it is known
     clock_mhz: float | None = None  # median of the SM clock while it was measured
+    cpu_wait: float | None = None  # part of the time in which its threads could run that they waited for a CPU
     made_at: str = ""
     diagnostics: list[str] = field(factory=list)
     accepted: list[dict[str, str]] = Factory(list)  # of a baseline: changes that somebody let pass
