@@ -29,6 +29,7 @@ from llm_perf_opt.comparing.comparison import ORDER, Comparison, KernelPair
 from llm_perf_opt.comparing.comparison_page import render_comparison_html, waterfall
 from llm_perf_opt.comparing.evaluation import Settings, compare
 from llm_perf_opt.comparing.floors import learn, learned_spreads
+from llm_perf_opt.comparing.matching import match_regions, partnerless
 from llm_perf_opt.comparing.side import GPU, UNDISTURBED, KernelUse, RegionSide, Side, Times
 from llm_perf_opt.errors import UnreadableInput, UserError
 from planted import Planted
@@ -351,6 +352,40 @@ def test_who_waited_for_a_cpu_is_not_called_slower() -> None:
     assert compare(before, after).verdict == "worse"
     before.cpu_wait, after.cpu_wait = 0.02, 0.5
     before.regions["step"].busy_ns, after.regions["step"].busy_ns = 30e6, 50e6
+    assert compare(before, after).verdict == "worse"
+
+
+def test_recordings_of_two_profilers_tell_nothing_of_the_time_that_the_host_takes() -> None:
+    nsys, kineto = (open_side(recording(name), quiet=True) for name in ("nsys*-decoder-8layers.sqlite", "kineto*.json"))
+    for pair in ((nsys, kineto), (kineto, nsys)):
+        found = compare(*pair)
+        assert found.verdict == "unsure"
+        assert "Nsight Systems" in found.region(next(r.key for r in found.regions if r.decides)).reason
+    before, after = _side(_times(40e6, 5, seed=1)), _side(_times(60e6, 5, seed=2))
+    before.recorders, after.recorders = ("kineto",), ("nsys-sqlite",)
+    assert compare(before, after).verdict == "worse"  # undisturbed: neither was there
+
+
+def test_what_both_have_says_nothing_where_it_is_the_smaller_part_of_each() -> None:
+    """A prefill against a decode step: the broadcast before each of them is not what was asked."""
+    sides = []
+    for name, share, seed in (("prefill", 0.1, 1), ("decode", 0.2, 2)):
+        side = _side(_times(40e6 * share, 5, seed=seed), key="broadcast")
+        side.regions |= _side(_times(400e6, 5, seed=seed), key=name, instances=60 * seed).regions
+        sides.append(side)
+    found = compare(*sides)
+    assert (found.verdict, found.only_base, found.only_new) == ("not_comparable", ["prefill"], ["decode"])
+    assert found.reasons == [
+        "most of the time of each side is in regions that the other does not have: prefill before, decode now"
+    ]
+    # On one side alone it is news, and no obstacle; nor is a range that is now around what both have.
+    del sides[0].regions["prefill"]
+    assert compare(*sides).verdict == "worse"
+    before, after = _side(_times(40e6, 5, seed=1)), _side(_times(50e6, 5, seed=2), key="outer/step")
+    step = after.regions["outer/step"]
+    step.path, step.parent = ("outer", "step"), "outer"
+    after.regions |= _side(_times(400e6, 5, seed=2), key="outer", instances=7).regions
+    assert partnerless(match_regions(before, after), 1)[0] == 0
     assert compare(before, after).verdict == "worse"
 
 

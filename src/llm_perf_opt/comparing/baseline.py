@@ -44,6 +44,7 @@ def render_baseline(side: Side) -> str:
         "command": list(side.command),
         "inputs": side.inputs,
         "clock_mhz": side.clock_mhz,
+        "recorders": list(side.recorders),
         "cpu_wait": None if side.cpu_wait is None else round(side.cpu_wait, 4),
         "accepted": side.accepted,
     }
@@ -116,7 +117,8 @@ def read_baseline(path: Path) -> Side:
             command=tuple(map(str, content["command"])),
             inputs=str(content["inputs"]),
             clock_mhz=None if content["clock_mhz"] is None else _positive(content["clock_mhz"]),
-            # Later than the version of the file: older ones do not have it.
+            # Later than the version of the file: older ones do not have these.
+            recorders=tuple(map(str, content.get("recorders", ()))),
             cpu_wait=None if content.get("cpu_wait") is None else _positive(content["cpu_wait"]),
             made_at=str(content["made_at"]),
             accepted=[{str(k): str(v) for k, v in dict(one).items()} for one in content["accepted"]],

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from llm_perf_opt.comparing.side import Side
+from attrs import define
+
+from llm_perf_opt.comparing.side import RECORDERS, Side
 from llm_perf_opt.regions.names import visible
 
 # Words in the options of programs that say how much there is to do, and those that say otherwise.
@@ -14,6 +16,22 @@ _OTHER = re.compile(r"parallel|workers|d?type|kernel|backend|dir|path|root")
 CONTENDED = 0.1  # of the time that threads could run: what waits that much longer for a CPU is not slower by itself
 _OPTION = re.compile(r"--?[A-Za-z]")
 _SETTING = re.compile(r"[A-Za-z_][\w.]*=")  # as Hydra takes them: infer.batch_size=8
+
+
+@define(frozen=True)
+class Conditions:
+    """What else differed while the times were taken."""
+
+    clocks: tuple[float | None, float | None] = (None, None)  # of the SMs
+    waited: float = 0.0  # how much more of their time the threads of the new side waited for a CPU
+    recorders: str = ""  # why the time that the GPU waits is not comparable in recordings; "": it is
+
+    @staticmethod
+    def of(base: Side, new: Side) -> Conditions:
+        names = [" and ".join(RECORDERS.get(kind, kind) for kind in side.recorders) for side in (base, new)]
+        differ = all(names) and not set(base.recorders) & set(new.recorders)
+        why = f"{names[0]} recorded one side, {names[1]} the other, and each slows the host in its own way"
+        return Conditions((base.clock_mhz, new.clock_mhz), waited_more(base, new), why if differ else "")
 
 
 def not_alike(base: Side, new: Side) -> tuple[list[str], list[str]]:

@@ -10,13 +10,14 @@ from attrs import Factory, define, evolve
 
 from llm_perf_opt.comparing.causes import find_causes
 from llm_perf_opt.comparing.comparison import BETTER, NOT_COMPARABLE, SAME, UNSURE, WORSE, Comparison, RegionComparison
-from llm_perf_opt.comparing.conditions import CONTENDED, not_alike, waited_more
+from llm_perf_opt.comparing.conditions import CONTENDED, Conditions, not_alike
 from llm_perf_opt.comparing.exact import compare_counts, is_worse
-from llm_perf_opt.comparing.matching import RegionPair, match_kernels, match_regions, without_numbers
+from llm_perf_opt.comparing.matching import RegionPair, match_kernels, match_regions, partnerless, without_numbers
 from llm_perf_opt.comparing.noise import INSTANCES, NOTHING, RUNS, Difference, difference, run_room, run_spread
 from llm_perf_opt.comparing.sentences import describe_region, percent
 from llm_perf_opt.comparing.side import (
     COUNTERS,
+    GPU,
     RECOMPILATIONS,
     TIMELINE,
     UNDISTURBED,
@@ -59,16 +60,16 @@ def compare(base: Side, new: Side, settings: Settings | None = None) -> Comparis
     both = [(b, n) for b, n in pairs if b is not None and n is not None]
     deciding = _deciding(both)
     alpha = _ALPHA / max(len(deciding), 1)
-    clocks, waited = (base.clock_mhz, new.clock_mhz), waited_more(base, new)
+    conditions = Conditions.of(base, new)
     heaviest = sorted((n for _, n in both), key=lambda n: -n.weight_ns)[:_DETAILED]
     detailed = deciding | {region.key for region in heaviest}
     regions = [
-        _Evaluated(b, n, clocks, waited, settings, alpha).finished(
+        _Evaluated(b, n, conditions, settings, alpha).finished(
             decides=n.key in deciding, barred=bool(barred), detailed=n.key in detailed
         )
         for b, n in both
     ]
-    verdict, reasons = _overall(regions, barred)
+    verdict, reasons = _overall(regions, barred or _other_programs(pairs))
     return Comparison(
         base=base.label,
         new=new.label,
@@ -107,6 +108,17 @@ def _deciding(pairs: Sequence[tuple[RegionSide, RegionSide]]) -> set[str]:
     return {n.key for b, n in found if max(n.weight_ns, b.weight_ns) >= _HEAVY * total}
 
 
+def _other_programs(pairs: Sequence[RegionPair]) -> list[str]:
+    """Where what both have is the smaller part of each, it says nothing of the whole."""
+    alone = [partnerless(pairs, place) for place in (0, 1)]
+    if min(share for share, _ in alone) <= _MOST:
+        return []
+    names = (", ".join(visible(region.key, 60) for region in regions[:3]) for _, regions in alone)
+    return [
+        "most of the time of each side is in regions that the other does not have: {} before, {} now".format(*names)
+    ]
+
+
 def _told_by(side: RegionSide) -> bool:
     return any(len(times.runs) > 1 or times.instances >= _ENOUGH for times in side.times.values())
 
@@ -115,16 +127,10 @@ class _Evaluated:
     """One region of both sides."""
 
     def __init__(
-        self,
-        before: RegionSide,
-        after: RegionSide,
-        clocks: tuple[float | None, float | None],
-        waited: float,  # how much more of the time for a CPU
-        settings: Settings,
-        alpha: float,
+        self, before: RegionSide, after: RegionSide, conditions: Conditions, settings: Settings, alpha: float
     ) -> None:
         self.before, self.after, self.settings = before, after, settings
-        self.clocks, self.waited = clocks, waited
+        self.conditions = conditions
         self.source = _source(before, after)
         self.times = (before.times[self.source], after.times[self.source]) if self.source else None
         self.exact = compare_counts(before, after)
@@ -170,7 +176,7 @@ class _Evaluated:
 
     def _clocks(self) -> tuple[float | None, float | None]:
         """Of the SMs, where they were seen while these times were taken."""
-        return self.clocks if self.source == UNDISTURBED else (None, None)
+        return self.conditions.clocks if self.source == UNDISTURBED else (None, None)
 
     def _verdict(self, barred: bool) -> tuple[str, str]:
         if barred:
@@ -193,13 +199,16 @@ class _Evaluated:
         found = _evaluate(self.difference, self.times, self._in_cycles(), self.settings.min_change, self.room)
         if found[0] in (BETTER, WORSE) and self.source == TIMELINE and (before.ends_early or after.ends_early):
             return UNSURE, _ENDS_EARLY
-        slower = {WORSE: self.waited, BETTER: -self.waited}.get(found[0], 0.0)
-        if slower >= CONTENDED and self.source == UNDISTURBED and not self._explained_by_work():
-            return UNSURE, _NO_CPU
+        if found[0] in (BETTER, WORSE) and not self._explained_by_work():
+            if self.source in (TIMELINE, GPU) and self.conditions.recorders:
+                return UNSURE, f"{self.conditions.recorders}: record both with the same"
+            slower = self.conditions.waited * (1 if found[0] == WORSE else -1)
+            if self.source == UNDISTURBED and slower >= CONTENDED:
+                return UNSURE, _NO_CPU
         return found
 
     def _explained_by_work(self) -> bool:
-        """Most of the change is of what the GPU does: no CPU is to blame for that."""
+        """Most of the change is of what the GPU does: the host is not to blame for that."""
         if self.times is None or self.before.busy_ns is None or self.after.busy_ns is None:
             return False
         moved = self.times[1].typical - self.times[0].typical
