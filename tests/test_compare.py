@@ -679,6 +679,46 @@ def test_launches_that_ncu_chose_are_not_held_against_all_of_a_timeline(base: Si
     assert compare(counters, counters, Settings(exact=True)).verdict == "same"
 
 
+def test_exact_says_nothing_of_times(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    warm, cold = (
+        str(recording(name)) for name in ("nsys*-decoder-8layers-warm.sqlite", "nsys*-decoder-8layers.sqlite")
+    )
+    assert main(["compare", warm, cold, "--exact", "--out", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    assert "LLM@decode/decode_step: all that is counted is the same." in printed
+    assert "Result: Nothing that is counted differs between" in printed
+    for file in ("compare.md", "compare.html"):
+        page = (tmp_path / file).read_text(encoding="utf-8")
+        assert "Nothing that is counted changed" in page
+        assert "fast" not in page
+    (step, *_) = [r for r in json.loads((tmp_path / "compare.json").read_text())["regions"] if r["decides"]]
+    assert (step["basis"], step["interval"]) == ("counts", None)
+
+
+def test_a_pattern_that_leaves_nothing_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["compare", str(WARM), str(WARM), "--include", "prefil*x", "--out", str(tmp_path)]
+    assert main(words) == 0
+    printed = capsys.readouterr().out
+    assert "'prefil*x' leaves nothing" in printed
+    assert "Next: llm-perf ranges" in printed
+
+
+def test_what_a_baseline_leaves_out_is_no_news(base: Side, tmp_path: Path) -> None:
+    (tmp_path / "base.json").write_text(render_baseline(base))
+    stored = read_baseline(tmp_path / "base.json")
+    assert len(stored.regions) < len(base.regions)
+    for pair in ((stored, base), (base, stored)):
+        found = compare(*pair)
+        assert (found.only_new, found.only_base) == ([], [])
+    told = _side(_times(40e6))
+    told.regions["step"].times[UNDISTURBED] = Times.of([np.full(9, 40e6)], by_host=True)
+    told.cpu_wait, told.recorders = 0.25, ("kineto",)
+    (tmp_path / "base.json").write_text(render_baseline(told))
+    again = read_baseline(tmp_path / "base.json")
+    assert again.regions["step"].times[UNDISTURBED].by_host
+    assert (again.cpu_wait, again.recorders) == (0.25, ("kineto",))
+
+
 def test_exact_says_nothing_where_nothing_was_counted() -> None:
     found = compare(_side(_times(40e6)), _side(_times(60e6)), Settings(exact=True))
     assert found.verdict == "not_comparable"

@@ -36,7 +36,8 @@ def is_baseline(path: Path) -> bool:
 def render_baseline(side: Side) -> str:
     """The text of the file: one line a region, so that a change of it can be reviewed."""
     names: dict[str, int] = {}
-    regions = [_region_json(region, names) for region in _heaviest(side)]
+    heaviest, left_out = _heaviest(side)
+    regions = [_region_json(region, names) for region in heaviest]
     head = {
         "label": side.label,
         "made_at": side.made_at,
@@ -46,6 +47,7 @@ def render_baseline(side: Side) -> str:
         "clock_mhz": side.clock_mhz,
         "recorders": list(side.recorders),
         "cpu_wait": None if side.cpu_wait is None else round(side.cpu_wait, 4),
+        "left_out_ns": round(left_out),
         "accepted": side.accepted,
     }
     lines = [f'"llm_perf_baseline": {_VERSION}']
@@ -55,15 +57,17 @@ def render_baseline(side: Side) -> str:
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
-def _heaviest(side: Side) -> list[RegionSide]:
+def _heaviest(side: Side) -> tuple[list[RegionSide], float]:
+    """With those around them; and the time of the heaviest that is left out."""
     total = sum(region.weight_ns for region in side.regions.values() if region.parent is None) or 1.0
     ordered = sorted(side.regions.values(), key=lambda region: -region.weight_ns)
     kept = {region.key for region in ordered[:_MOST_REGIONS] if region.weight_ns >= _LEAST * total}
-    for key in list(kept):  # with those around them
+    for key in list(kept):
         while (parent := side.regions[key].parent) is not None and parent in side.regions:
             kept.add(parent)
             key = parent
-    return [region for key, region in side.regions.items() if key in kept]
+    left_out = max((region.weight_ns for region in ordered if region.key not in kept), default=0.0)
+    return [region for key, region in side.regions.items() if key in kept], left_out
 
 
 def _region_json(region: RegionSide, names: dict[str, int]) -> dict[str, Any]:
@@ -93,6 +97,7 @@ def _times_json(times: Times) -> dict[str, Any]:
         "medians": [round(m) for m in times.medians.tolist()],
         "spread": round(spread, 5),
         "instances": times.instances,
+        **({"by_host": True} if times.by_host else {}),
     }
 
 
@@ -120,6 +125,7 @@ def read_baseline(path: Path) -> Side:
             # Later than the version of the file: older ones do not have these.
             recorders=tuple(map(str, content.get("recorders", ()))),
             cpu_wait=None if content.get("cpu_wait") is None else _positive(content["cpu_wait"]),
+            left_out_ns=_positive(content.get("left_out_ns", 0)),
             made_at=str(content["made_at"]),
             accepted=[{str(k): str(v) for k, v in dict(one).items()} for one in content["accepted"]],
         )
@@ -156,7 +162,8 @@ def _times(row: dict[str, Any]) -> Times:
     runs = tuple(np.array([max(_positive(median), 1.0)]) for median in row["medians"])
     if not runs:
         raise ValueError("no medians")
-    return Times(runs, spread=_positive(row["spread"]), instances=int(row["instances"]))
+    by_host = row.get("by_host") is True
+    return Times(runs, spread=_positive(row["spread"]), instances=int(row["instances"]), by_host=by_host)
 
 
 def _use(row: list[Any], names: list[str]) -> KernelUse:

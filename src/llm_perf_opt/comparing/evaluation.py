@@ -9,7 +9,16 @@ import numpy as np
 from attrs import Factory, define, evolve
 
 from llm_perf_opt.comparing.causes import find_causes
-from llm_perf_opt.comparing.comparison import BETTER, NOT_COMPARABLE, SAME, UNSURE, WORSE, Comparison, RegionComparison
+from llm_perf_opt.comparing.comparison import (
+    BETTER,
+    COUNTS,
+    NOT_COMPARABLE,
+    SAME,
+    UNSURE,
+    WORSE,
+    Comparison,
+    RegionComparison,
+)
 from llm_perf_opt.comparing.conditions import CONTENDED, Conditions, not_alike
 from llm_perf_opt.comparing.exact import compare_counts, is_worse
 from llm_perf_opt.comparing.matching import RegionPair, match_kernels, match_regions, partnerless, without_numbers
@@ -155,9 +164,9 @@ class _Evaluated:
             after_ns=typical[1],
             change=typical[1] / typical[0] - 1 if typical[0] and typical[1] else None,
             interval=None
-            if self.difference is None or self.difference.basis == NOTHING
+            if self.difference is None or self.difference.basis == NOTHING or self.settings.exact
             else [math.expm1(self.difference.low), math.expm1(self.difference.high)],
-            basis=self.difference.basis if self.difference else "",
+            basis=COUNTS if self.settings.exact else self.difference.basis if self.difference else "",
             source=self.source,
             instances=(before.instances, after.instances),
             decides=decides,

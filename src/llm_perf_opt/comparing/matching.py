@@ -53,7 +53,13 @@ def match_regions(base: Side, new: Side) -> list[RegionPair]:
                 used = {region.key for region in found.values()}
     matched: list[RegionPair] = [(found.get(key), region) for key, region in new.regions.items()]
     used = {region.key for region in found.values()}
-    return [*matched, *((region, None) for key, region in base.regions.items() if key not in used)]
+    matched += [(region, None) for key, region in base.regions.items() if key not in used]
+    return [pair for pair in matched if not (_is_left_out(pair[1], pair[0], base) or _is_left_out(*pair, new))]
+
+
+def _is_left_out(region: RegionSide | None, partner: RegionSide | None, other: Side) -> bool:
+    """It is no news that the other side does not have it: that holds no regions that light."""
+    return region is not None and partner is None and region.weight_ns < _AS_LONG * other.left_out_ns
 
 
 def partnerless(pairs: Sequence[RegionPair], place: int) -> tuple[float, list[RegionSide]]:

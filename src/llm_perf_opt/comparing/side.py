@@ -191,5 +191,6 @@ class Side:
     recorders: tuple[str, ...] = ()  # what took its timelines, as readers call it: each slows the host in its own way
     cpu_wait: float | None = None  # part of the time in which its threads could run that they waited for a CPU
     made_at: str = ""
+    left_out_ns: float = 0.0  # of a baseline: regions that took less are not in it
     diagnostics: list[str] = field(factory=list)
     accepted: list[dict[str, str]] = Factory(list)  # of a baseline: changes that somebody let pass
