@@ -32,7 +32,7 @@ from llm_perf_opt.comparing.floors import learn, learned_spreads
 from llm_perf_opt.comparing.matching import match_regions, partnerless
 from llm_perf_opt.comparing.side import GPU, UNDISTURBED, KernelUse, RegionSide, Side, Times
 from llm_perf_opt.errors import UnreadableInput, UserError
-from planted import Planted
+from planted import Planted, as_run
 
 STEP = "LLM@decode/decode_step"
 WARM = recording("nsys*-decoder-8layers-warm.sqlite")
@@ -404,6 +404,23 @@ def test_a_lower_clock_is_the_first_cause_with_all_that_it_costs(idle: float) ->
         side.regions["step"]._kernels = [KernelUse("copy_", 12, work, (64, 1, 1), (128, 1, 1))]
         side.regions["step"].busy_ns = work
     assert "clock" not in [cause.kind for cause in compare(*sides).region("step").causes]
+
+
+@pytest.mark.slow
+def test_a_run_at_a_lower_clock_is_found_sized_and_explained(tmp_path: Path) -> None:
+    sides = []
+    for mhz in (1980, 1500):
+        with Planted(tmp_path / f"{mhz}.sqlite") as changed:
+            true = changed.lower_clock("decode_step", 1980 / mhz)
+            run = as_run(tmp_path / str(mhz), changed, mhz, "decode", "decode_step")
+        sides.append(open_side(run, quiet=True))
+    found = compare(*sides)
+    (first, *_) = found.region(STEP).causes
+    assert (first.kind, first.what) == ("clock", "the SM clock is lower: 1,980 → 1,500 MHz")
+    assert first.delta_ns == pytest.approx(true, rel=0.01)
+    assert found.region(STEP).delta_ns == pytest.approx(true, rel=0.01)
+    assert found.verdict == "unsure"
+    assert "the clock differed: in clock cycles nothing changed" in found.reasons[0]
 
 
 def test_learned_noise_makes_one_run_as_careful_as_the_machine_needs(tmp_path: Path) -> None:
