@@ -333,8 +333,12 @@ def _reason(region: RegionComparison) -> str:
 def _sentences(
     regions: Sequence[RegionComparison], pairs: Sequence[RegionPair], base: Side, new: Side, least: float
 ) -> list[str]:
-    """Largest change first; what has no partner, or another name, last."""
-    ordered = sorted((region for region in regions if region.decides), key=lambda region: -abs(_impact(region)))
+    """What is certain first, the largest change before others; what has no partner, or another name, last."""
+
+    def rank(region: RegionComparison) -> tuple[bool, float]:
+        return region.verdict not in (BETTER, WORSE), -abs(_impact(region))
+
+    ordered = sorted((region for region in regions if region.decides), key=rank)
     ordered += [region for region in regions if not region.decides and _is_more_than_its_steps(region, ordered, least)]
     found = [describe_region(region, _carrier(region, regions)) for region in ordered]
     for word, side, other, place in (("Gone", base, new, 0), ("New", new, base, 1)):
