@@ -727,6 +727,8 @@ def test_what_a_baseline_leaves_out_is_no_news(base: Side, tmp_path: Path) -> No
     for pair in ((stored, base), (base, stored)):
         found = compare(*pair)
         assert (found.only_new, found.only_base) == ([], [])
+    (tmp_path / "formatted.json").write_text(json.dumps(json.loads(render_baseline(base)), indent=4))
+    assert len(open_side(tmp_path / "formatted.json").regions) == len(stored.regions)
     told = _side(_times(40e6))
     told.regions["step"].times[UNDISTURBED] = Times.of([np.full(9, 40e6)], by_host=True)
     told.cpu_wait, told.recorders = 0.25, ("kineto",)
