@@ -48,6 +48,20 @@ def _try(kind: str) -> Piece:
     return Piece(f"try-{kind}", ("try_levers.py", "--only", only, "--runs", "2", "--budget", "75s"), "", 180)
 
 
+ANNOTATED = [
+    "--device",
+    "cuda",
+    "--hidden",
+    "2048",
+    "--layers",
+    "36",
+    "--dtype",
+    "bfloat16",
+    "--prompt",
+    "2048",
+    "--rounds",
+    "5",
+]
 PIECES = (
     Piece("engines", ("serving.py", "--only", "vllm,sglang"), "serving-h200", 120),
     Piece("lines", ("lines.py",), "lines-h200", 120),
@@ -58,6 +72,7 @@ PIECES = (
     Piece("true-answers", ("true_answers.py",), "true-answers-h200", 290),
     *(_try(kind) for kind in KINDS),
     Piece("rules", ("rules.py",), "", 340),
+    Piece("annotate-cost", ("annotate_cost.py", *ANNOTATED), "annotate-cost-h200", 90),
     Piece("long", ("bridge.py", "--only", "long"), "bridge-h200", 520),
     Piece("servers", ("serving.py", "--only", "batch,http,command,profiled"), "serving-h200", 200),
     Piece("contract", ("contract_commands.py", "--within", "560", "--jobs", "3"), "contract-commands-h200", 580),
