@@ -18,8 +18,6 @@ from llm_perf_opt.readers.nsys_sqlite import read_nsys_sqlite
 from llm_perf_opt.readers.sqlite_columns import ROWID
 from make_timeline import SOURCE, unpack
 
-UNNOTED = {"load"}  # from before benchmarks noted a commit; whoever measures it anew takes it out of here
-
 
 def states() -> dict[str, str]:
     """What the page says of each result."""
@@ -48,7 +46,7 @@ def test_results_older_than_the_code_they_measure_are_listed() -> None:
 
 def test_every_result_names_the_commits_it_was_measured_with() -> None:
     """All of it: measure it again, or take it away."""
-    assert {name for name in provenance.names() if not provenance.noted(name)[1]} <= UNNOTED
+    assert [name for name in provenance.names() if not provenance.noted(name)[1]] == []
 
 
 def test_parts_without_a_commit_have_the_one_that_the_file_tells() -> None:
