@@ -42,6 +42,8 @@ class Piece:
         return [sys.executable, str(HERE / self.words[0]), *self.words[1:], "--out", str(out)]
 
 
+# What is annotated there: a decoder of the size of the other benchmarks.
+ANNOTATED = "--device cuda --hidden 2048 --layers 36 --dtype bfloat16 --prompt 2048 --rounds 5".split()
 PIECES = (
     Piece("engines", ("serving.py", "--only", "vllm,sglang"), "serving-h200", 120),
     Piece("lines", ("lines.py",), "lines-h200", 120),
@@ -53,6 +55,7 @@ PIECES = (
     # Twice, with the results of the first call: it goes on with what is not measured yet.
     Piece("try", ("try_levers.py", "--within", "555"), "", 560),
     Piece("rules", ("rules.py",), "", 340),
+    Piece("annotate-cost", ("annotate_cost.py", *ANNOTATED), "annotate-cost-h200", 90),
     Piece("long", ("bridge.py", "--only", "long"), "bridge-h200", 520),
     Piece("servers", ("serving.py", "--only", "batch,http,command,profiled"), "serving-h200", 200),
     Piece("contract", ("contract_commands.py", "--within", "560", "--jobs", "3"), "contract-commands-h200", 580),

@@ -29,6 +29,8 @@ def describe_region(region: RegionComparison, carrier: RegionComparison | None =
 
     `carrier`: a region inside it that holds most of the change.
     """
+    if region.by_counts and region.verdict != NOT_COMPARABLE:
+        return f"{region.label}: {', '.join(map(describe_exact, region.exact_changes)) or 'all that is counted is the same'}."
     if region.before_ns is None or region.after_ns is None or region.change is None:
         return f"{region.label} cannot be compared: {region.reason or 'it was not timed on both sides'}." + _exact(
             region
