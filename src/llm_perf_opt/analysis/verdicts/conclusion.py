@@ -32,6 +32,7 @@ _OTHERS_NAMED = 2
 _LINES = 5  # of a fix
 _PROFILE = "llm-perf profile -- CMD"
 _OF_SERVERS = "serve."  # rules
+_NOT_KNOWN = "host.unknown"
 
 
 def conclude(report: NCUProfileRegionReport) -> Answer:
@@ -217,8 +218,9 @@ def _first(stage: NCUProfileRegion, verdict: Verdict, own: Sequence[Fix]) -> str
 def _gain(stage: NCUProfileRegion, fix: Fix) -> str:
     runs = _instances(stage)
     takes, each = fix.gain_ns / fix.gain_share, "each " if runs > 1 else "the " if stage.is_whole_recording else ""
+    saves = "that takes" if fix.rule == _NOT_KNOWN else "that can save"  # who finds out has won nothing yet
     text = (
-        f"{fix.action.rstrip('.')}: that can save up to {_time(fix.gain_ns)} of the {_time(takes)} "
+        f"{fix.action.rstrip('.')}: {saves} up to {_time(fix.gain_ns)} of the {_time(takes)} "
         f"of {each}{full_label(stage)}."
     )
     light = stage.performance.speed_of_light if stage.performance else None
