@@ -256,10 +256,10 @@ class _Finder:
         return not any(((column.start >= begins) & (column.end > since)).any() for column in columns)
 
     def _work_begins(self) -> int:
-        """Where there are no ranges: the moment up to which hardly a kernel had run. Before, a program makes ready."""
+        """Where the program has no ranges of its own: the moment up to which hardly a kernel had run. Before, a program makes ready."""
         ranges, kernels = self.timeline.ranges, self.timeline.kernels
-        mine = ranges.name[ranges.process == self.process]
-        if len(mine) != 1 or self.timeline.strings[mine[0]] != WHOLE:
+        mine = np.unique(ranges.name[ranges.process == self.process]).tolist()
+        if not {self.timeline.strings[name] for name in mine} <= {WHOLE, *self.timeline.operators}:
             return UNKNOWN
         starts = np.sort(kernels.start[kernels.process == self.process])
         return int(starts[len(starts) // _BEGUN]) if len(starts) >= _BEGUN else UNKNOWN

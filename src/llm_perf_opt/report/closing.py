@@ -43,7 +43,10 @@ def result_of(report: NCUProfileRegionReport) -> str:
     if stage is None or stage.performance is None or found.verdict == "unknown":
         return found.where or next((note.message for note in report.diagnostics), "")
     title = stage.performance.verdict.title
-    text = f"{full_label(stage)} {title if title.startswith('waits ') else f'is {title}'}"
+    is_so = (
+        f" {title}" if title.startswith("waits ") else f": {title}" if title.startswith("unsure") else f" is {title}"
+    )
+    text = f"{full_label(stage)}{is_so}"
     first = next((one for one in answer_of(report).fixes if one.fix.stage == found.stage), None)
     if first is None:
         return f"{text}; no known fix would save much."

@@ -32,7 +32,8 @@ _OTHERS_NAMED = 2
 _LINES = 5  # of a fix
 _PROFILE = "llm-perf profile -- CMD"
 _OF_SERVERS = "serve."  # rules
-_NOT_KNOWN = "host.unknown"
+_LONGER = 1.01  # than the time of a stage: what a fix is a part of is not that
+_NOT_KNOWN, _SKEW = "host.unknown", "comm.skew"
 
 
 def conclude(report: NCUProfileRegionReport) -> Answer:
@@ -218,10 +219,13 @@ def _first(stage: NCUProfileRegion, verdict: Verdict, own: Sequence[Fix]) -> str
 def _gain(stage: NCUProfileRegion, fix: Fix) -> str:
     runs = _instances(stage)
     takes, each = fix.gain_ns / fix.gain_share, "each " if runs > 1 else "the " if stage.is_whole_recording else ""
-    saves = "that takes" if fix.rule == _NOT_KNOWN else "that can save"  # who finds out has won nothing yet
+    unsure = fix.rule == _NOT_KNOWN or (fix.rule == _SKEW and _verdict(stage).missing)
+    saves = "at stake are" if unsure else "that can save"  # who finds out has won nothing yet
+    own = (stage_time(stage) or takes * runs) / runs
+    of_work = "the GPU work of " if takes > _LONGER * own else ""  # some of it runs after the range has ended
     text = (
         f"{fix.action.rstrip('.')}: {saves} up to {_time(fix.gain_ns)} of the {_time(takes)} "
-        f"of {each}{full_label(stage)}."
+        f"of {of_work}{each}{full_label(stage)}."
     )
     light = stage.performance.speed_of_light if stage.performance else None
     if light is not None and light.limit.value > 0 and stage.time_source == "timeline":
