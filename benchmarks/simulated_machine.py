@@ -165,12 +165,10 @@ class Machine:
 
     # -- what a profiler writes --------------------------------------------------------------------
 
-    def write_trace(self, path: Path, stacks: bool = True, **more: Any) -> Path:
-        """As PyTorch's profiler. `stacks`: with functions of Python, where there are some."""
+    def write_trace(self, path: Path, **more: Any) -> Path:
+        """As PyTorch's profiler. `more`: of the whole."""
         events: list[dict[str, Any]] = []
         for one in self.events:
-            if one["cat"] == "python_function" and not stacks:
-                continue
             on_gpu = one["cat"] in ("kernel", "gpu_memcpy")
             start, end = _nanoseconds(one)
             events.append(
@@ -188,7 +186,7 @@ class Machine:
             json.dump(content, file)
         return path
 
-    def write_sqlite(self, path: Path) -> Path:
+    def write_sqlite(self, path: Path, old: bool = False) -> Path:
         """As `nsys export --type sqlite`: annotations are NVTX ranges; operators and Python are not recorded."""
         names: dict[str, int] = {}
         rows: dict[str, list[dict[str, Any]]] = {table: [] for table in TABLES}
@@ -262,6 +260,8 @@ class Machine:
         rows["StringIds"] = [{"id": number, "value": name} for name, number in names.items()]
         with sqlite3.connect(path) as file:
             for table, columns in TABLES.items():
+                if old and table.startswith("ENUM_"):
+                    continue
                 file.execute(f"CREATE TABLE {table} ({', '.join(columns)})")
                 marks = ", ".join("?" * len(columns))
                 file.executemany(

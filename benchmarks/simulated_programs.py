@@ -519,6 +519,94 @@ def odd_shapes(m: Machine) -> None:
             m.waits()
 
 
+# -- of the third round ------------------------------------------------------------------------------
+
+
+def late_rank(m: Machine, rank: int = 0) -> None:
+    """Rank 1 comes 20 ms late to the all-reduce of every step of 52 ms, because its loader takes so long."""
+    for step in range(8):
+        with m.span("user_annotation", f"ProfilerStep#{step}"):
+            begin = m.now
+            if rank:
+                with m.span("user_annotation", NEXT):
+                    m.now += 20_000
+            layers(m, 44, 1.0, 12)
+            ready, ends = m.free[7], begin + 52_000
+            with m.span("cpu_op", "nccl:all_reduce"):
+                m.free[7] = m.kernel(REDUCE, ends - ready, stream=26, grid=24, after=ready, spread=0.0)
+            m.call("cudaStreamSynchronize", ends + 100 - m.now)
+
+
+def operators_alone(m: Machine) -> None:
+    """No annotations: a model whose operators cost the host 35 µs each, and the GPU 6."""
+    for _ in range(30):
+        for _ in range(100):
+            for op, name in (("aten::linear", GEMM), ("aten::add", ELEMENT), ("aten::silu", MULTIPLY)):
+                with m.span("cpu_op", op):
+                    m.works(30)
+                    m.kernel(name, 6)
+
+
+def no_requests(m: Machine) -> None:
+    """A server without load: 35 ms of waiting for a request, 9 ms of work."""
+    for _ in range(30):
+        with m.span("python_function", "<built-in method poll of select.epoll object at 0x7f>"):
+            m.works(35_000)
+        with m.span("user_annotation", "handle_request"):
+            layers(m, 13, 1.0, 12)
+            m.waits()
+
+
+def copied_about(m: Machine) -> None:
+    """Half of the time are copies from one place of the GPU to another, as of contiguous()."""
+    for _ in range(12):
+        with m.span("user_annotation", "forward"):
+            for _ in range(40):
+                with m.span("cpu_op", "aten::contiguous"):
+                    m.works(10)
+                    m.copy("DtoD", 600e6, 1_500)
+                layers(m, 1, 0.7)
+            m.waits()
+
+
+def slow_link(m: Machine) -> None:
+    """Batches come from pinned memory on a stream of their own, ahead of time; but the link is slower than the GPU."""
+    for _ in range(15):
+        with m.span("user_annotation", "train_step"):
+            with m.span("cpu_op", "aten::copy_"):
+                arrived = m.copy("HtoD", 600e6, 24, stream=30, pinned=True)
+            m.free[7] = max(m.free.get(7, 0.0), arrived)
+            layers(m, 20, 1.0, 12)
+            m.waits()
+
+
+def compiled_again(m: Machine) -> None:
+    """Every other step has a new length, and is compiled anew for 700 ms; steps take 27 ms otherwise."""
+    for step in range(16):
+        with m.span("user_annotation", "step"):
+            if step % 2 == 0:
+                with m.span("cpu_op", "compile_fx.<locals>.fw_compiler_base (dynamo_timed)"):
+                    m.works(700_000)
+            layers(m, 40, 1.0, 10)
+            m.waits()
+
+
+def checkpointed(m: Machine) -> None:
+    """Activations are not kept: each block runs forward again in the backward pass, a quarter of the time."""
+    for step in range(8):
+        with m.span("user_annotation", f"ProfilerStep#{step}"):
+            layers(m, 20, 1.0, 12)
+            for _ in range(20):
+                with m.span("cpu_op", "autograd::engine::evaluate_function: CheckpointFunctionBackward"):
+                    m.works(3)
+                    with m.span("cpu_op", "CheckpointFunctionBackward"):
+                        layers(m, 1, 1.0, 12)
+                        m.kernel(FLASH_BACKWARD, 320)
+                        m.kernel(GEMM, 1_050)
+            m.kernel(ADAM, 800)
+            m.waits()
+
+
 PROGRAMS: dict[str, tuple[Callable[[Machine], None], int]] = {
     function.__name__: (function, seed)
     for seed, function in enumerate(
@@ -547,17 +635,26 @@ PROGRAMS: dict[str, tuple[Callable[[Machine], None], int]] = {
                 logged,
             ),
             *(loaded_then_served, small_and_bare, cleaned_up, odd_shapes),
+            *(late_rank, operators_alone, no_requests, copied_about, slow_link, compiled_again, checkpointed),
         )
     )
 }
 
 
-def simulate(program: str, form: str, folder: Path) -> Path:
-    """`form`: `trace`, `trace without stacks`, or `sqlite`."""
+def simulate(program: str, form: str, folder: Path) -> list[Path]:
+    """`form`: `trace`, `sqlite`, `old sqlite` (without tables of what numbers mean), or `ranks` (two traces)."""
     function, seed = PROGRAMS[program]
     gpu = ("NVIDIA A100-SXM4-80GB", 108) if function is single_precision else ("NVIDIA H100 80GB HBM3", 132)
+    if form == "ranks":
+        paths = []
+        for rank in (0, 1):
+            machine = Machine(seed + rank, *gpu)
+            late_rank(machine, rank)
+            group = {"backend": "nccl", "rank": rank, "world_size": 2}
+            paths.append(machine.write_trace(folder / f"{program}_rank{rank}.json.gz", distributedInfo=group))
+        return paths
     machine = Machine(seed, *gpu)
     function(machine)
-    if form == "sqlite":
-        return machine.write_sqlite(folder / f"{program}.sqlite")
-    return machine.write_trace(folder / f"{program}.json.gz", stacks=form == "trace")
+    if form == "trace":
+        return [machine.write_trace(folder / f"{program}.json.gz")]
+    return [machine.write_sqlite(folder / f"{program}.sqlite", old=form != "sqlite")]

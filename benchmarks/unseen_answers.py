@@ -1,6 +1,6 @@
 """What reports answer about recordings that nobody tuned for. One table: right, unsure, wrong, none.
 
-    python benchmarks/unseen_answers.py [--shared DIR] [--packages DIR] [--round 1|2|3|4] [--only TEXT]
+    python benchmarks/unseen_answers.py [--shared DIR] [--packages DIR] [--round 1..6] [--only TEXT]
 
 `unseen/printed_kernels.toml` has kernels as ncu printed them for other people; `unseen/parts.toml` parts of public
 recordings (`recording_parts.py`); `unseen/packages.toml` whole recordings that lie in source distributions of packages,
@@ -41,7 +41,7 @@ ROOT = HERE.parent
 SHARED = ROOT.parent / "shared" / "data"
 RESULTS = HERE / "results"
 PACKAGES = SHARED / "packages"
-ROUNDS = (1, 2, 3, 4, 5)
+ROUNDS = (1, 2, 3, 4, 5, 6)
 KINDS = {  # by the key that only entries of that kind have
     "kernel": "kernels that ncu printed",
     "part": "parts of recordings",
@@ -100,7 +100,7 @@ def recordings(one: Unseen, shared: Path, packages: Path, folder: Path) -> list[
     if "kernel" in one.source:
         return [printed(one.source, folder / "printed.csv")]
     if "program" in one.source:
-        return [simulate(one.source["program"], one.source["form"], folder)]
+        return simulate(one.source["program"], one.source["form"], folder)
     if "package" in one.source:
         path = packages / one.source["path"]
         found = path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() == one.source["sha256"]
@@ -226,7 +226,7 @@ def _page(head: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str:
         "What a round got wrong at the first look was mended by its mechanism before the next was asked; the recordings of the "
         "third were found after that. Parts are of recordings whose whole the answer suite has; they were asked once the "
         "kernels of the first two rounds had been mended. Whole recordings lie in source distributions of packages, found for the "
-        "fourth round; simulated programs were written for it, and those of the fifth once its faults had been mended.",
+        "fourth round; simulated programs were written for it, and those of the fifth and sixth each once the faults of the one before had been mended.",
         "",
         "| recording | round | first look | now | said: stage, verdict, first fix | an expert says | because |",
         "|---|---|---|---|---|---|---|",

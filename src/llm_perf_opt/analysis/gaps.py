@@ -39,6 +39,7 @@ CAUSES = (
     "end",
     "startup",
     "warmup",
+    "wait",
 )
 _CODE = {cause: number for number, cause in enumerate(CAUSES)}
 NAMED = 100_000  # ns: gaps from here on are given a name
@@ -196,6 +197,7 @@ class _Finder:
             new[-1], called[-1] = _CODE["end"], UNKNOWN
         what_the_host_does = np.isin(new, [_CODE[one] for one in ("python", "thread", "unseen")])
         new[what_the_host_does & (self.end[named] <= self._work_begins())] = _CODE["startup"]
+        new[(new == _CODE["python"]) & over.waits] = _CODE["wait"]
         cause[named] = new
         cause[self._inside(warmup)] = _CODE["warmup"]
 
@@ -332,6 +334,7 @@ class _Covering:
         # Who waits for another thread, which is seen at work, does what that one does.
         elsewhere_works = (events(waits) != UNKNOWN) & (self.other_thread != UNKNOWN)
         self.code[elsewhere_works] = UNKNOWN
+        self.waits = np.append(waits, False)[self.code]  # UNKNOWN is the last
         self.other_range = elsewhere()
         kind_elsewhere = np.append(kind_of_range, "")[self.other_range]
         self.input = events(~is_call & (kind == "data"))

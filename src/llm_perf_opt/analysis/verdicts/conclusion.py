@@ -33,7 +33,7 @@ _LINES = 5  # of a fix
 _PROFILE = "llm-perf profile -- CMD"
 _OF_SERVERS = "serve."  # rules
 _LONGER = 1.01  # than the time of a stage: what a fix is a part of is not that
-_NOT_KNOWN, _SKEW = "host.unknown", "comm.skew"
+_NOT_KNOWN, _SKEW = ("host.unknown", "host.wait"), "comm.skew"
 
 
 def conclude(report: NCUProfileRegionReport) -> Answer:
@@ -219,7 +219,7 @@ def _first(stage: NCUProfileRegion, verdict: Verdict, own: Sequence[Fix]) -> str
 def _gain(stage: NCUProfileRegion, fix: Fix) -> str:
     runs = _instances(stage)
     takes, each = fix.gain_ns / fix.gain_share, "each " if runs > 1 else "the " if stage.is_whole_recording else ""
-    unsure = fix.rule == _NOT_KNOWN or (fix.rule == _SKEW and _verdict(stage).missing)
+    unsure = fix.rule in _NOT_KNOWN or (fix.rule == _SKEW and _verdict(stage).missing)
     saves = "at stake are" if unsure else "that can save"  # who finds out has won nothing yet
     own = (stage_time(stage) or takes * runs) / runs
     of_work = "the GPU work of " if takes > _LONGER * own else ""  # some of it runs after the range has ended
