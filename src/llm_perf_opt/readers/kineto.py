@@ -12,6 +12,7 @@ import gc
 import gzip
 import json
 import zlib
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, BinaryIO, TypeGuard
 
@@ -217,6 +218,8 @@ def _without_touching(start: Int64s, end: Int64s) -> Int64s:
 
     Traces have times in µs; written anew by other programs, a step may end after the following one has begun.
     """
+    if len(start) < 2:
+        return end
     order = np.argsort(start, kind="stable")
     following = np.searchsorted(start[order], end - _ROUNDED, side="left")
     following = order[np.minimum(following, len(order) - 1)]
@@ -226,8 +229,10 @@ def _without_touching(start: Int64s, end: Int64s) -> Int64s:
 
 def _ranges(rows: Rows, thread_process: list[int]) -> Ranges:
     start, end, thread = rows.column("start", np.int64), rows.column("end", np.int64), rows.column("thread")
-    for one in np.unique(thread)[:_THREADS].tolist():
-        mine = np.flatnonzero(thread == one)
+    by_thread = np.argsort(thread, kind="stable")
+    bounds = [0, *(np.flatnonzero(np.diff(thread[by_thread])) + 1).tolist(), len(thread)]
+    for low, high in pairwise(bounds[:_THREADS]):
+        mine = by_thread[low:high]
         end[mine] = _without_touching(start[mine], end[mine])
     order = np.lexsort((-end, start))  # of ranges that begin together the outer one comes first
     return Ranges(
