@@ -43,7 +43,20 @@ class Piece:
 
 
 # What is annotated there: a decoder of the size of the other benchmarks.
-ANNOTATED = "--device cuda --hidden 2048 --layers 36 --dtype bfloat16 --prompt 2048 --rounds 5".split()
+ANNOTATED = [
+    "--device",
+    "cuda",
+    "--hidden",
+    "2048",
+    "--layers",
+    "36",
+    "--dtype",
+    "bfloat16",
+    "--prompt",
+    "2048",
+    "--rounds",
+    "5",
+]
 PIECES = (
     Piece("engines", ("serving.py", "--only", "vllm,sglang"), "serving-h200", 120),
     Piece("lines", ("lines.py",), "lines-h200", 120),

@@ -298,6 +298,14 @@ def test_the_gpu_of_an_old_export_is_known(changed: Change) -> None:
     }
 
 
+def test_copies_of_an_old_export_have_a_direction(changed: Change) -> None:
+    """It has CUPTI's numbers, and no table of what they mean."""
+    found = changed("train", without=("ENUM_CUDA_MEMCPY_OPER",))
+    named = {found.strings[name] for name in found.copies.name.tolist()}
+    assert named == {timeline("train").strings[name] for name in timeline("train").copies.name.tolist()}
+    assert any("Host-to-Device" in name for name in named)
+
+
 def test_without_strings_nothing_is_lost_but_the_names(changed: Change) -> None:
     found = changed("train", "DROP TABLE StringIds")
     assert len(found.kernels) == 220

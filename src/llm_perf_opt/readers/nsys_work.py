@@ -28,6 +28,9 @@ from llm_perf_opt.regions.blocks import blocks_of
 from llm_perf_opt.regions.columns import UNKNOWN, Int32s, Int64s, LaunchConfig, Work
 from llm_perf_opt.regions.distinct import distinct
 
+# CUPTI's numbers, of exports that have no table of them.
+_DIRECTIONS = {1: "Host-to-Device", 2: "Device-to-Host", 8: "Device-to-Device", 10: "Peer-to-Peer"}
+
 
 def kernel_columns(export: Export, launch_config: bool, progress: Progress | None) -> dict[str, NDArray[Any]]:
     name = next((c for c in KERNEL_NAMES if export.has(KERNELS, c)), "demangledName")
@@ -49,7 +52,7 @@ def copy_columns(export: Export, table: str) -> dict[str, NDArray[Any]]:
     sides = ("srcKind", "dstKind") if table == MEMCPY else ()
     columns = work_columns(export, table, extra | {side: Column(side, UNKNOWN, np.int32) for side in sides})
     label = "memcpy" if table == MEMCPY else "memset"
-    directions = {}
+    directions = _DIRECTIONS if table == MEMCPY else {}
     if table == MEMCPY and export.has("ENUM_CUDA_MEMCPY_OPER", "id", "label"):
         directions = dict(export.rows("SELECT id, label FROM ENUM_CUDA_MEMCPY_OPER"))
     kinds = columns.pop("kind")

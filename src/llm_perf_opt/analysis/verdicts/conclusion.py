@@ -34,6 +34,7 @@ _OTHERS_NAMED = 2
 _LINES = 5  # of a fix
 _PROFILE = "llm-perf profile -- CMD"
 _OF_SERVERS = "serve."  # rules
+_LONGER = 1.01  # than the time of a stage: what a fix is a part of is not that
 
 
 def conclude(report: NCUProfileRegionReport) -> Answer:
@@ -219,11 +220,15 @@ def _first(stage: NCUProfileRegion, verdict: Verdict, own: Sequence[Fix]) -> str
 def _gain(stage: NCUProfileRegion, fix: Fix) -> str:
     runs = _instances(stage)
     takes, each = fix.gain_ns / fix.gain_share, "each " if runs > 1 else "the " if stage.is_whole_recording else ""
-    told = stage_time(stage)  # work that ends a little after its range is no reason for two times of one stage
-    takes = max(min(takes, told / runs), fix.gain_ns) if told else takes
+    own = (stage_time(stage) or takes * runs) / runs
+    of_work = "the GPU work of " if takes > _LONGER * own else ""  # some of it runs after the range has ended
+    takes = takes if of_work else max(min(takes, own), fix.gain_ns)
     words = fix_words().get(fix.rule)
     saves = "this is about" if words is not None and words.looks else "that can save up to"
-    text = f"{fix.action.rstrip('.')}: {saves} {_time(fix.gain_ns)} of the {_time(takes)} of {each}{full_label(stage)}."
+    text = (
+        f"{fix.action.rstrip('.')}: {saves} {_time(fix.gain_ns)} of the {_time(takes)} "
+        f"of {of_work}{each}{full_label(stage)}."
+    )
     light = stage.performance.speed_of_light if stage.performance else None
     if light is not None and light.limit.value > 0 and stage.time_source == "timeline":
         work = (light.limit + light.above_roof) / runs

@@ -29,7 +29,7 @@ _SIZE_WORDS = {10_000_000: "10 ms", 1_000_000: "1 ms", 100_000: "100 µs"}
 _DISTURBED = _LAUNCH = "launch"
 _COPY = "copy"
 _ENGINE, _ENGINE_WORK = "engine", ("schedule", "update", "sample")  # ranges of the annotation
-_HOST_CODE = ("data", "python", "thread", "unseen")
+_HOST_CODE = ("data", "python", "thread", "unseen", "wait")
 
 
 @define(frozen=True)

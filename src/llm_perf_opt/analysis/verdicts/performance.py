@@ -153,7 +153,7 @@ class Evaluator:
         limits.add_facts(facts)
         communication = Communication.of(region, split, rank_waiting)
         communication.add_facts(facts, times.now(split))
-        time_facts(facts, region, split, families)
+        time_facts(facts, region, split, families, launches)
         fusion_facts(facts, region, launches)
         rate_facts(facts, split, work, used)
         facts.numbers["could_use_fp8"] = self._could_use_fp8(work)
