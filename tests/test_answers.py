@@ -159,7 +159,7 @@ def test_what_only_finds_the_cause_is_not_said_to_save() -> None:
     answer = report("nsys-*-graph_whole.sqlite").answer
     assert "that can save up to" in answer.do_first
     chosen = Report(report("nsys-*-graph_whole.sqlite")).select("LLM@replay_all").answer
-    assert chosen.do_first.startswith("Mark it")
+    assert chosen.do_first.startswith("Find out what that is")
     assert "this is about" in chosen.do_first
 
 
