@@ -6,11 +6,13 @@ import gzip
 import json
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 from attrs import evolve
 
 from llm_perf_opt.analysis.build import ReportOptions, build_report, with_ranks
 from llm_perf_opt.regions.columns import Timeline
+from llm_perf_opt.regions.gpu_samples import COLUMNS, GpuSamples
 from llm_perf_opt.regions.model import NCUProfileRegionReport
 from llm_perf_opt.report.html import render_html
 from llm_perf_opt.report.markdown import render_markdown
@@ -91,6 +93,25 @@ def test_more_work_slower_kernels_and_a_slower_host_are_told_apart() -> None:
     assert host[0].startswith("its GPU waits")
     assert host[0].endswith("longer in a step for its host")
     assert host[1:] == ["", ""]
+
+
+def test_a_slower_clock_is_the_reason_where_somebody_looked() -> None:
+    """Rank 1 is at 1.2 GHz, and rank 2 too, while it waits; rank 0 needs longer at the clock of the others."""
+
+    def clocked(rank: int, of: Timeline, least: int, most: int) -> Timeline:
+        at = np.linspace(of.ranges.start.min(), of.ranges.end.max(), 100).astype(np.int64)
+        columns = {name: np.zeros(len(at), dtype=np.int64) for name in COLUMNS}
+        columns |= {"time": at, "sm_mhz": np.where(np.arange(len(at)) % 2, most, least)}
+        limits = {"power_limit_mw": -1, "max_sm_mhz": 1980}
+        return evolve(of, gpus=[GpuSamples(run=0, uuid=f"GPU-{rank}", name="H200", **limits, **columns)])
+
+    times = (2_500_000, 3_000_000, 1_000_000, 1_000_000)
+    ranks = ranks_doing(lambda rank, step: [(GEMM, 0, times[rank])], count=4)
+    clocks = [(1_980, 1_980), (1_200, 1_200), (1_200, 1_980), (1_980, 1_980)]
+    found = why(build_report([clocked(n, of, *clocks[n]) for n, of in enumerate(ranks)], ReportOptions()))
+    assert found[0].endswith("larger inputs, or a slower GPU")
+    assert found[1].endswith("larger inputs, or a slower GPU; its GPU goes at 1,200 MHz, usually 1,980 MHz")
+    assert found[2:] == ["", ""]
 
 
 def test_ranks_that_do_the_same_differ_in_nothing() -> None:
