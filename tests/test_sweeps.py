@@ -19,6 +19,7 @@ from fake_tools import tools as tools
 from llm_perf_opt.cli.main import main
 from llm_perf_opt.comparing.sweep import Sweep, SweepJob, _front, compare_jobs
 from llm_perf_opt.comparing.sweep_files import render_sweep_html, render_sweep_md
+from llm_perf_opt.comparing.sweep_plots import sweep_plots
 from llm_perf_opt.errors import UserError
 from llm_perf_opt.files import cache_folder
 from llm_perf_opt.rundir.inventory import take_inventory
@@ -58,7 +59,31 @@ def test_the_best_is_named_and_everything_is_escaped() -> None:
     text, page = render_sweep_md(sweep), render_sweep_html(sweep)
     assert "| `2` | `64` | LLM@decode | 40 ms | 1,600 | 0.625 | 0.3 J | launch-bound | yes |" in text
     assert "<b>" not in page
-    assert page.count("<circle") == 4
+    picture = page[page.index('aria-label="Tokens a second over the time of a step"') :].partition("</svg>")[0]
+    assert picture.count("<circle") == 4
+    assert page.count("<polyline") == 4  # the front, and three measures over the one key
+
+
+def test_plots_over_the_swept_keys_join_what_differs_in_one_key() -> None:
+    base = [evolve(job, on_front=True) for job in jobs()[:3]]
+    both = [evolve(job, values={**job.values, "model": "a"}) for job in base]
+    both += [evolve(job, name=f"b{job.name}", values={**job.values, "model": "b"}, bound="<i>") for job in base[:2]]
+    both[0] = evolve(both[0], energy_per_token_j=None)
+    found = sweep_plots(Sweep(["infer.batch", "model"], both))
+    assert [(plot.key, plot.measure) for plot in found.plots] == [
+        (key, measure) for key in ("infer.batch", "model") for measure in ("tokens/s", "ms/token", "J/token")
+    ]
+    assert found.bounds == ["launch-bound", "<i>"]
+    tokens, _, energy = found.plots[:3]
+    assert [text for _, text in tokens.ticks] == ["1", "8", "64"]  # by size
+    assert [len(line.split()) for line in tokens.lines] == [3, 2]  # one of each model
+    assert (len(tokens.dots), len(energy.dots)) == (5, 4)
+    assert tokens.dots[2].y == pytest.approx(120 * (1 - 1 / 1.05), abs=0.1)  # the most
+    assert tokens.dots[2].title == "infer.batch=64, model=a: 1,600 tokens/s, launch-bound"
+    assert [len(line.split()) for line in found.plots[3].lines] == [2, 2]  # of each batch size that both have
+    page = render_sweep_html(Sweep(["infer.batch", "model"], both))
+    assert "<i>" not in page
+    assert sweep_plots(Sweep(["infer.batch"], jobs()[:1])).plots == []
 
 
 def test_swept_keys_are_those_that_were_typed_with_several_values() -> None:
