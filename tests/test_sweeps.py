@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from llm_perf_opt.errors import UserError
 from llm_perf_opt.files import cache_folder
 from llm_perf_opt.rundir.inventory import take_inventory
 from llm_perf_opt.runners import app, deep_profile_runner, overrides
-from llm_perf_opt.runners.gpu_slot import gpu_slot
+from llm_perf_opt.runners.gpu_slot import gpu_slot, lock_file
 from printed import check_printed
 
 # Batch: time of a step, tokens a second, energy. The last is beaten by all.
@@ -132,15 +133,42 @@ def test_a_sweep_ends_with_one_comparison(capsys: pytest.CaptureFixture[str]) ->
     assert main(["runs", "sweep", "sweep/0"]) == 2
 
 
+def is_held(lock: Path) -> bool:
+    with lock.open("a") as other:
+        try:
+            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
 def test_jobs_take_turns_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,7")
+    lock = cache_folder() / f"gpu-{os.uname().nodename}-7.lock"
     with gpu_slot("cuda:1"):
-        with (cache_folder() / "gpu-7.lock").open("w") as other, pytest.raises(BlockingIOError):
-            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        assert is_held(lock)
         with gpu_slot("cuda:0"), gpu_slot("cpu"):  # another GPU, and none
             pass
-    with (cache_folder() / "gpu-7.lock").open("w") as other:
-        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    assert not is_held(lock)
+
+
+def test_a_gpu_is_known_by_its_number_on_its_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else jobs of Slurm on different GPUs, or on nodes with one home folder, would wait for each other."""
+
+    def number(device: str, **variables: str) -> str:
+        for name in ("CUDA_VISIBLE_DEVICES", "SLURM_STEP_GPUS", "SLURM_JOB_GPUS"):
+            monkeypatch.delenv(name, raising=False)
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        lock = lock_file(device).name
+        assert lock.startswith(f"gpu-{os.uname().nodename}-")
+        return lock.removesuffix(".lock").rpartition("-")[2]
+
+    assert number("cuda") == "0"
+    assert number("cuda:0", CUDA_VISIBLE_DEVICES="0", SLURM_JOB_GPUS="3") == "3"  # it sees one, as number 0
+    assert number("cuda:1", CUDA_VISIBLE_DEVICES="0,1", SLURM_STEP_GPUS="2,5", SLURM_JOB_GPUS="2,5,6") == "5"
+    assert number("cuda:0", CUDA_VISIBLE_DEVICES="2", SLURM_JOB_GPUS="0,1,2,3") == "2"  # the user's choice among them
+    assert number("cuda:0", CUDA_VISIBLE_DEVICES="GPU-a/b", SLURM_JOB_GPUS="") == "a_b"
 
 
 @pytest.mark.parametrize("launch", ["joblib", "slurm", "ray"])
