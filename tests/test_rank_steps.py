@@ -95,6 +95,25 @@ def test_more_work_slower_kernels_and_a_slower_host_are_told_apart() -> None:
     assert host[1:] == ["", ""]
 
 
+def test_of_two_ranks_each_is_held_against_the_other() -> None:
+    """And not against what is halfway between them."""
+    assert why(report_of(lambda rank, step: [(GEMM, 0, 3_000_000 if rank else 1_000_000)], count=2))[1] == (
+        "the same number of kernels take 2 ms longer in a step: larger inputs, or a slower GPU"
+    )
+
+
+def test_a_part_that_one_rank_alone_has_is_named() -> None:
+    ranks = []
+    for rank in range(2):
+        ranges = [("step", n * STEP_NS, n * STEP_NS + STEP_NS - 1_000) for n in range(STEPS)]
+        ranges += [("forward", n * STEP_NS + 1_000, n * STEP_NS + 2_000_000) for n in range(STEPS)]
+        if rank:
+            ranges += [("checkpoint", n * STEP_NS + 3_000_000, n * STEP_NS + 9_000_000) for n in range(0, STEPS, 2)]
+        ranks.append(evolve(with_ranks(made(ranges, []), rank), source=f"rank{rank}.sqlite"))
+    found = why(build_report(ranks, ReportOptions()))
+    assert found == ["", "checkpoint, which no other rank has, takes 3 ms of a step"]
+
+
 def test_a_slower_clock_is_the_reason_where_somebody_looked() -> None:
     """Rank 1 is at 1.2 GHz, and rank 2 too, while it waits; rank 0 needs longer at the clock of the others."""
 

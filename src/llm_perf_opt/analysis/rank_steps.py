@@ -188,33 +188,38 @@ def _parts_of(scopes: Sequence[Scope], rank: int, key: str) -> dict[str, NCUProf
 
 
 def _difference(rank: int, key: str, ranks: Mapping[int, Mapping[str, NCUProfileRegion]]) -> str:
-    """What a rank does differently from most: more work, slower kernels, a slower host, or a longer part."""
-    mine = ranks[rank].get(key)
+    """What a rank does differently from most others: more work, slower kernels, a slower host, or a longer part."""
+    mine, others = ranks[rank].get(key), [own for number, own in ranks.items() if number != rank]
     if mine is None or not mine.instances:
         return ""
     least = max(_DIFFERENT * (mine.wall_ns or 0) / mine.instances, _LEAST_NS)
-    wholes = [own[key] for own in ranks.values() if key in own and own[key].instances]
-    if mine.gpu_busy_ns and all(whole.gpu_busy_ns for whole in wholes):
+    wholes = [own[key] for own in others if key in own and own[key].instances]
+    if wholes and mine.gpu_busy_ns and all(whole.gpu_busy_ns for whole in wholes):
         return _on_gpu(mine, wholes, least)
     found = []
     for part, region in ranks[rank].items():
         if part == key:
             continue
-        usual = float(np.median([_each(own[part]) for own in ranks.values() if part in own]))
-        if _each(region) - usual > least:
-            told = f"{visible(region.name, 80)} takes {_shown(_each(region))}, usually {_shown(usual)}"
-            found.append((_each(region) - usual, told))
+        elsewhere = [_each(own[part]) for own in others if part in own]
+        own, usual = _each(region), float(np.median(elsewhere)) if elsewhere else 0.0
+        name = visible(region.name, 80)
+        told = f"{name} takes {_shown(own)}, usually {_shown(usual)}"
+        if not elsewhere:  # it need not be in every step
+            own = (region.wall_ns or 0) / mine.instances
+            told = f"{name}, which no other rank has, takes {_shown(own)} of a step"
+        if own - usual > least:
+            found.append((own - usual, told))
     return max(found)[1] if found else ""
 
 
-def _on_gpu(mine: NCUProfileRegion, all_of_them: Sequence[NCUProfileRegion], least: float) -> str:
-    work = _each_work(mine) - float(np.median([_each_work(one) for one in all_of_them]))
-    idle = _each_idle(mine) - float(np.median([_each_idle(one) for one in all_of_them]))
+def _on_gpu(mine: NCUProfileRegion, others: Sequence[NCUProfileRegion], least: float) -> str:
+    work = _each_work(mine) - float(np.median([_each_work(one) for one in others]))
+    idle = _each_idle(mine) - float(np.median([_each_idle(one) for one in others]))
     if max(work, idle) <= least:
         return ""
     if idle > work:
         return f"its GPU waits {_shown(idle)} longer in a step for its host"
-    kernels = [one.inclusive.kernel_count / _instances(one) for one in all_of_them]
+    kernels = [one.inclusive.kernel_count / _instances(one) for one in others]
     own, usual = mine.inclusive.kernel_count / _instances(mine), float(np.median(kernels))
     if own > usual * (1 + _MORE_KERNELS):
         return f"more work: {own:,.0f} kernels in a step, usually {usual:,.0f}; they take {_shown(work)} longer"
