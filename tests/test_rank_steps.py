@@ -18,6 +18,7 @@ from llm_perf_opt.report.html import render_html
 from llm_perf_opt.report.markdown import render_markdown
 from llm_perf_opt.report.view import view_of
 from test_communication import GEMM, PUBLIC, REDUCE, here, made, report
+from test_energy import generations, timeline_of
 
 STEPS, STEP_NS, TRANSFER = 6, 10_000_000, 100_000
 Work = Callable[[int, int], list[tuple[str, int, int]]]  # of a rank in a step: kernels, from its start on
@@ -131,6 +132,24 @@ def test_a_slower_clock_is_the_reason_where_somebody_looked() -> None:
     assert found[0].endswith("larger inputs, or a slower GPU")
     assert found[1].endswith("larger inputs, or a slower GPU; its GPU goes at 1,200 MHz, usually 1,980 MHz")
     assert found[2:] == ["", ""]
+
+
+def test_each_rank_has_its_own_memory_and_energy() -> None:
+    """Rank 1 draws twice the power, and holds 3 GB where rank 0 holds 1 GB."""
+    rows = [row for row in generations() if row[0] != "step"]
+    ranks = []
+    for rank in range(2):
+        watts = {"": 100.0, "prefill": 300.0 * (rank + 1), "decode": 150.0 * (rank + 1)}
+        measured = with_ranks(timeline_of(rows, 24, watts), rank)
+        peak = np.full(len(rows), (2 * rank + 1) * 10**9, dtype=np.int64)
+        ranks.append(evolve(measured, source=f"rank-{rank}/run.json", ranges=evolve(measured.ranges, memory_peak=peak)))
+    report = build_report(ranks, ReportOptions())
+    assert report.rank_steps is not None
+    assert report.rank_steps.region == "decode"
+    assert [row.memory_peak_bytes for row in report.rank_steps.ranks] == [10**9, 3 * 10**9]
+    assert [row.energy_j for row in report.rank_steps.ranks] == pytest.approx([0.5 * 150, 0.5 * 300], rel=0.05)
+    text = render_markdown(view_of(report))
+    assert "memory peak | energy a step" in text[text.index("## Ranks") :].partition("##")[2]
 
 
 def test_ranks_that_do_the_same_differ_in_nothing() -> None:
