@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import attrs
+import numpy as np
 import pytest
 
 from conftest import codes, plain_bytes, recording, regions_of, timeline
 from llm_perf_opt.analysis import build
 from llm_perf_opt.analysis.build import ReportOptions, build_streamed_report, with_ranks
 from llm_perf_opt.analysis.timeline_report import MOST_REGIONS
+from llm_perf_opt.analysis.timeline_stream import _without_columns
 from llm_perf_opt.cli.main import main
 from llm_perf_opt.readers import memory
 from llm_perf_opt.readers.open import is_timeline, read_recording
@@ -94,6 +96,24 @@ def test_one_after_the_other_gives_the_figures_of_all_at_once(options: dict[str,
     assert streamed.environment == merged.environment
     assert merged.stages in (streamed.stages, [WHOLE])
     assert sum(len(s.regions) for s in streamed.scopes) > 0
+
+
+def columns_in(value: Any, place: str = "") -> Iterator[tuple[str, int]]:
+    """Every column below a value, and how long it is."""
+    if isinstance(value, np.ndarray):
+        yield place, value.size
+    elif attrs.has(type(value)):
+        for field in attrs.fields(type(value)):
+            yield from columns_in(getattr(value, field.name), f"{place}.{field.name}")
+
+
+def test_what_is_kept_of_a_timeline_has_none_of_its_columns() -> None:
+    """One of them would keep the whole file in which another process handed all of them over."""
+    whole = timeline("train")
+    assert {name for name, size in columns_in(whole) if size} >= {".host.start", ".only_once.start", ".kernels.start"}
+    kept = _without_columns(whole)
+    assert [name for name, size in columns_in(kept) if size] == []
+    assert (kept.source, kept.processes) == (whole.source, whole.processes)
 
 
 def test_of_all_timelines_only_the_first_is_kept_until_its_launches_are_drawn(unpacked: Any) -> None:

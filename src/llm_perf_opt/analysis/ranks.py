@@ -74,7 +74,7 @@ def rank_calls(timeline: Timeline, attribution: Attribution, numbers: Int64s) ->
     chosen = chosen[collective_kernels(timeline, chosen)]
     found = []
     lookup = np.append(numbers, ROOT)  # ROOT is -1: the last element
-    computing = _computing(timeline, chosen)
+    computing, clock = _computing(timeline, chosen), object()
     for owner, part in group_by(kernels.process[chosen].astype(np.int64) << 32 | kernels.device[chosen]):
         mine = chosen[part][np.argsort(kernels.start[chosen[part]], kind="stable")]
         hidden = computing[owner & 0xFFFFFFFF].within(kernels.start[mine], kernels.end[mine])
@@ -92,7 +92,7 @@ def rank_calls(timeline: Timeline, attribution: Attribution, numbers: Int64s) ->
                 launched=np.where(kernels.host_time[mine] != UNKNOWN, kernels.host_time[mine], kernels.start[mine]),
                 regions=[lookup[regions[mine]] for regions in attribution.kernels.by_domain],
                 exposed=kernels.end[mine] - kernels.start[mine] - hidden,
-                clock=computing,
+                clock=clock,
                 **_messages_of(timeline, mine, names),
             )
         )

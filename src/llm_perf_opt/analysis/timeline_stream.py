@@ -43,8 +43,7 @@ from llm_perf_opt.analysis.verdicts.rules import verdict_rules
 from llm_perf_opt.analysis.waiting import KnownWaiting, Waiting
 from llm_perf_opt.diagnosis import Diagnosis
 from llm_perf_opt.regions.attribution import Attribution
-from llm_perf_opt.regions.collective_messages import Messages
-from llm_perf_opt.regions.columns import Int64s, OperatorCalls, Ranges, Timeline, Work
+from llm_perf_opt.regions.columns import Int64s, Timeline
 from llm_perf_opt.regions.combine import CommonNames, Translated, combined
 from llm_perf_opt.regions.instances import Instances
 from llm_perf_opt.regions.model import MemoryWork, Scope, ScopeTotals
@@ -256,15 +255,10 @@ def _padded(counts: Int64s, size: int) -> Int64s:
 
 
 def _without_columns(timeline: Timeline) -> Timeline:
-    """What a report says of the recording itself."""
-    empty, calls = Work.empty(), OperatorCalls.empty()
-    return attrs.evolve(
-        timeline,
-        strings=[],
-        kernels=empty,
-        copies=empty,
-        graphs=empty,
-        ranges=Ranges.empty(),
-        calls=calls,
-        messages=Messages.empty(),
-    )
+    """What a report says of the recording itself.
+
+    None of its columns: one that is left keeps all of them in memory, where another process has read them.
+    """
+    values = {field.name: getattr(timeline, field.name) for field in attrs.fields(Timeline) if field.init}
+    empty = {name: type(value).empty() for name, value in values.items() if hasattr(value, "empty")}
+    return attrs.evolve(timeline, strings=[], **empty)
