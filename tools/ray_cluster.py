@@ -25,6 +25,7 @@ def ray(folder: Path, python: Path, ports: Iterator[int]) -> Iterator[dict[str, 
         "PATH": f"{python.parent}:{Path(sys.executable).parent}:{os.environ['PATH']}",
         "RAY_ADDRESS": f"http://127.0.0.1:{dashboard}",
         "RAY_DEDUP_LOGS": "0",
+        "RAY_AUTH_MODE": "disabled",  # else a token that another Ray left in the home folder would be asked for
     }
     head = ["--head", "--node-ip-address=127.0.0.1", f"--port={port}", f"--temp-dir={folder / 'r'}"]
     head += ["--include-dashboard=true", "--dashboard-host=127.0.0.1", f"--dashboard-port={dashboard}"]
