@@ -29,7 +29,7 @@ SHARED_NAMES = ("__init__.py", "argv.py", "columns.py", "files.py")
 # gaps with their cause in Perfetto, waits between tokens, and comparisons that know who waited for a CPU and
 # which profiler recorded, and plots over the keys of a sweep.
 # Raised only with a capability, in the commit that brings it.
-MOST_LINES = 74_500
+MOST_LINES = 74_900
 
 # Words of the last column of the table in CONTRIBUTING.md, as far as they have no other meaning in this field.
 NOT_OURS = re.compile(
