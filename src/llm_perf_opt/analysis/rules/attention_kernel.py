@@ -9,11 +9,11 @@ RULE = Rule(
     id="attention.kernel",
     title="Fused attention far from its roof",
     costs="Kernels of an older design reach half of what newer ones do.",
-    seen="Counters: attention kernels that take longer than their FLOPs and bytes need at the peak.",
+    seen="Attention kernels that take longer than their FLOPs and bytes need at the GPU's peak. Needs counters.",
     words=Words(
         because="{families}, {time} of {now}, up to {recoverable} of it above the roof",
         action="use a newer attention kernel ({share_of_roof} of the roof is reached)",
     ),
     find=above_the_roof("attention.kernel"),
-    gain="The time above the roof: most that could be won.",
+    gain="At most the time above the roof.",
 )

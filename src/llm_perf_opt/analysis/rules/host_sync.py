@@ -22,5 +22,5 @@ RULE = Rule(
 if loss.item() > limit:
     …
 """,
-    after="worst = torch.maximum(worst, loss)  # looked at every hundred steps",
+    after="worst = torch.maximum(worst, loss)  # checked every hundred steps",
 )

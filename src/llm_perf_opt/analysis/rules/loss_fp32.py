@@ -53,14 +53,14 @@ RULE = Rule(
     id="loss.fp32",
     title="Cross entropy in fp32 over the vocabulary",
     costs="Logits are the largest tensor of a training step; in fp32 they pass through memory a dozen times.",
-    seen="Softmax over 8192 values or more in fp32, of logits that were cast from 16 bits to the same shape.",
+    seen="Softmax over 8192 values or more in fp32, on logits that were cast from 16 bits in the same shape.",
     words=Words(
-        because="{families}, {time} of {now}, are logits in fp32 on their way through memory",
+        because="{families}, {time} of {now}, move fp32 logits through memory",
         action="fuse the loss: torch.compile around it (the cast stays on the chip), or a fused or chunked cross entropy (Liger, cut-cross-entropy)",
     ),
     find=_find,
     operators=True,
-    gain="All but four passes over the logits in 16 bits.",
+    gain="All except four passes over the logits in 16 bits.",
     before="loss = F.cross_entropy(logits.float(), words)",
     after="loss = torch.compile(cross_entropy)(logits, words)",
 )

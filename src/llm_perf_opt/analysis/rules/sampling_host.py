@@ -38,14 +38,14 @@ RULE = Rule(
     id="sampling.host",
     title="Sampling on the host",
     costs="Logits of the whole vocabulary go to the CPU, which sorts them while the GPU waits.",
-    seen="Operators that sample (topk, sort, softmax, multinomial) over a thousand values or more that launch nothing: they run on the CPU.",
+    seen="Operators that sample (topk, sort, softmax, multinomial) over a thousand values or more and launch nothing: they run on the CPU.",
     words=Words(
         because="the GPU waits {time} of {now} while the host samples ({what})",
         action="sample on the GPU: topk, softmax and multinomial there, and copy the chosen tokens only",
     ),
     find=_find,
     operators=True,
-    gain="The idle time, and the copies of logits in which nothing else runs.",
+    gain="The idle time, plus the copies of logits during which nothing else runs.",
     before="word = sample(logits.cpu())",
     after='word = sample(logits)  # and word.to("cpu", non_blocking=True) where it is needed',
 )

@@ -25,12 +25,12 @@ def _find(of: Evaluated) -> Iterator[Found]:
 
 RULE = Rule(
     id="serve.cache",
-    title="A KV cache that is filled, gathered or copied in every step",
-    costs="Attention that cannot read a paged cache has its pages gathered first, or a mask filled as large as the cache: all of it is moved for a few new tokens.",
-    seen="Kernels that fill, gather, index or copy, a tenth or more of a server's steps.",
+    title="The KV cache is filled, gathered or copied in every step",
+    costs="For attention that cannot read a paged cache, its pages are gathered first, or a mask as large as the cache is filled: everything is moved for a few new tokens.",
+    seen="Kernels that fill, gather, index or copy take a tenth or more of a server's steps.",
     words=Words(
         because="{families} take {time} of {now} ({share}) beside the model's own work",
-        action="take an attention backend that reads the pages of the cache in place (FlashAttention, FlashInfer) and needs no mask, and allocate its buffers once",
+        action="use an attention backend that reads the pages of the cache in place (FlashAttention, FlashInfer) and needs no mask, and allocate its buffers once",
     ),
     find=_find,
     gain="Four fifths of those kernels: new tokens still have to be written.",
