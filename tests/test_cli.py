@@ -372,7 +372,7 @@ def test_an_option_of_ours_behind_the_program_is_not_taken_from_it(
 ) -> None:
     assert main([verb, "--timeout", "3", "python", "a.py", "--out", "weights"]) == 2
     told = capsys.readouterr().err
-    assert "--out stands behind the program" in told
+    assert "--out comes after the program" in told
     assert f"llm-perf {verb} --timeout 3 -- python a.py --out weights" in told
 
 

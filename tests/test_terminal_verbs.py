@@ -241,7 +241,7 @@ def test_the_few_options_of_runs_stand_together_with_an_example(capsys: pytest.C
 @pytest.mark.process
 def test_a_forgotten_separator_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     main(["measure", "--out", "run", "true"])
-    assert "llm-perf: -- is missing: true and all that follows is taken as the program." in capsys.readouterr().err
+    assert "llm-perf: -- is missing: true and all that follows are taken as the program." in capsys.readouterr().err
     main(["measure", "--out", "run2", "--quiet", "true"])
     assert "is missing" not in capsys.readouterr().err
     main(["measure", "--out", "run3", "--", "true"])

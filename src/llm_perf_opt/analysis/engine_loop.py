@@ -54,10 +54,14 @@ def _between(timeline: Timeline, steps: Int64s) -> Iterator[Diagnosis]:
     total, count = int(all_gaps.sum()), len(all_gaps)
     if idle < _IDLE * max(total, 1):  # the GPU goes on with what was launched: nothing waits for the engine
         return
-    parts["other"] = max(total - sum(parts.values()), 0)
-    named = ", ".join(f"{name} {shown(nanoseconds(time / count))}" for name, time in parts.items() if time)
+    named = [f"{name} {shown(nanoseconds(time / count))}" for name, time in parts.items() if time]
+    other = shown(nanoseconds(max(total - sum(parts.values()), 0) / count))
+    average = f", on average {', '.join(named)}, other work {other}" if named else ""
     yield diagnose(
-        "BETWEEN_STEPS", median=shown(nanoseconds(float(np.median(all_gaps)))), parts=named, idle=f"{idle / total:.0%}"
+        "BETWEEN_STEPS",
+        median=shown(nanoseconds(float(np.median(all_gaps)))),
+        parts=average,
+        idle=f"{idle / total:.0%}",
     )
 
 

@@ -125,6 +125,8 @@ def build_parser(only: str = "") -> argparse.ArgumentParser:
 
 
 def _parsed(words: list[str]) -> argparse.Namespace:
+    if words[0] == "help":  # as git and cargo have it
+        words = [*words[1:2], "--help"]
     parser = build_parser(words[0])
     if words[0] in VERBS:
         (verb,) = (action.choices[words[0]] for action in parser._actions if isinstance(action.choices, dict))

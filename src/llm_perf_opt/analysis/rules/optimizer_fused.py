@@ -42,7 +42,7 @@ RULE = Rule(
     seen="Kernels of PyTorch's foreach operators (multi_tensor_apply_kernel) that do not belong to a fused optimiser.",
     words=Words(
         because="{families}, {time} of {now}, go over the parameters once for every operation",
-        action="use the fused optimiser: torch.optim.AdamW(…, fused=True)",
+        action="pass fused=True to the optimiser (torch.optim.AdamW, Adam, SGD)",
     ),
     find=_find,
     gain="All except seven passes over the parameters, estimated from the kernel that updates the first moment in three.",
