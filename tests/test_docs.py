@@ -190,7 +190,7 @@ def test_the_accuracy_in_the_readme_is_the_measured_one() -> None:
     assert off_by(joined, "tensor operations") in ("0.0", "0.1")
     assert (
         f"DRAM bytes read within {off_by(joined, 'DRAM read')} %, L2 bytes within {off_by(joined, 'L2 traffic')} % "
-        f"(all counters, also the one that is off by {worst:.1f} %:"
+        f"(all counters, including the one that is off by {worst:.1f} %:"
     ) in readme
 
 
@@ -230,7 +230,7 @@ def test_the_numbers_of_the_readme_are_the_measured_ones() -> None:
         f"`llm-perf try -- python tried.py generate_warm`, {tried['generate_warm']['took_s']:.0f} seconds later",
         f"[{tried['moe']['levers'][0]['gain']:.2f} times as fast](benchmarks/results/try-levers-h200.md)",
         f"[{whole['profile_s']:.0f} s instead of {whole['alone_after_s']:.0f} s](benchmarks/results/bridge-h200.md)",
-        f"[{answers['right']} of {len(answers['cases'])} recordings](benchmarks/results/answers.md), wrong for none.",
+        f"[{answers['right']} of {len(answers['cases'])} recordings](benchmarks/results/answers.md) and is wrong for none.",
         f"[{rules['recognised']} of {rules['programs']}](benchmarks/results/rules-h200.md) planted problems recognised, "
         f"the gain within a factor of 1.5 for {rules['within_factor']}; no fix proposed for {len(rules['tuned'])} well-tuned",
         f"[{100 * min(lines[name]['table_share'] for name in programs):.1f} % of the GPU time](benchmarks/results/lines",
