@@ -100,7 +100,7 @@ def test_experts_with_more_tokens_are_named() -> None:
     said = next(one.message for one in report.diagnostics if one.code == "EXPERTS_UNEVEN")
     assert "5 times all wait" in said
     assert "50% of their GPU time" in said
-    assert "rank 2 has most to do" in said
+    assert "rank 2 has the most work" in said
 
 
 def test_experts_that_are_balanced_need_no_word() -> None:

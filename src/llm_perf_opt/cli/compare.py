@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 HELP = "compare two runs: is it faster, is that more than noise, and why"
 DESCRIPTION = """\
 Compares two run directories, measured runs, recordings (nsys, ncu, PyTorch traces), report.json or stored baselines,
-in any mixture. Regions are matched by path, kernels by signature. A change counts where it is more than noise; its
-causes add up to it. Several runs a side (llm-perf measure --runs 5) make the verdict certain; launches,
-synchronisations and bytes are certain from one.
+in any combination. Regions are matched by path, kernels by signature. A change counts if it is more than noise, and its
+causes add up to it. For a reliable verdict on times, give several runs per side (llm-perf measure --runs 5); launches,
+synchronisations and bytes are exact with one.
 """
 EXAMPLES = """\
 examples:
