@@ -75,7 +75,7 @@ function showInstance(i, note = "") {
   const start = list.start[i];
   const closed = Math.min(start + list.length[i], window.length);
   // Work launched inside may run after the range has ended: it is shown too.
-  let end = closed, worked = closed;
+  let end = closed, worked = Infinity;
   for (let row = window.first; row < window.after; row += 1) {
     const launched = recorded.start[row] - recorded.lead[row];
     if (recorded.lead[row] >= 0 && launched >= start && launched < closed) [worked, end] = [Math.min(worked, recorded.start[row]), Math.max(end, recorded.start[row] + recorded.length[row])];
@@ -288,7 +288,7 @@ function readLaunch(row, event) {
     [KINDS[recorded.kind[row]], duration(recorded.length[row])],
     ["family", families[familyOf(recorded.name[row])].name],
     ["begins at", duration(recorded.start[row] - shown.start)],
-    ["launched", recorded.lead[row] < 0 ? "not recorded" : `${duration(recorded.lead[row])} before`],
+    ["launched", recorded.lead[row] < 0 ? "at an unknown time" : `${duration(recorded.lead[row])} before`],
     ["in", recorded.region[row] === NONE ? "no range" : regions.full[recorded.region[row]]],
   ];
   const from = recorded.lead[row] < 0 ? null : codeAt(recorded.start[row] - recorded.lead[row]);
