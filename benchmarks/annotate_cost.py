@@ -188,7 +188,7 @@ def main() -> None:
     parser.add_argument("--prompt", type=int, default=64)
     parser.add_argument("--steps", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--name", default="", help="ending of the result files (default: the device)")
+    parser.add_argument("--out", type=Path, help="result without its ending (default: that of the device, in results/)")
     options = parser.parse_args()
     torch.set_num_threads(1)
 
@@ -235,9 +235,9 @@ def main() -> None:
         spread = f"{found['ratio']:.4f} ({found['ratio_low']:.4f} to {found['ratio_high']:.4f})"
         lines.append(f"| {label} | {found['off_ms']:.2f} | {found['on_ms']:.2f} | {spread} | {part * 100:.3f} % |")
     text = "\n".join(lines) + "\n"
-    ending = options.name or options.device.partition(":")[0]
-    (HERE / "results" / f"annotate-cost-{ending}.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
-    (HERE / "results" / f"annotate-cost-{ending}.md").write_text(text, encoding="utf-8")
+    out = options.out or HERE / "results" / f"annotate-cost-{options.device.partition(':')[0]}"
+    out.with_suffix(".json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+    out.with_suffix(".md").write_text(text, encoding="utf-8")
     print(text)
 
 

@@ -31,7 +31,7 @@ from provenance import commit
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
-from planted import Planted  # noqa: E402 - of the tests
+from planted import Planted, as_run  # noqa: E402 - of the tests
 
 STEP, ATTENTION = "LLM@decode/decode_step", "cudnn_generated_fort_native_sdpa_sm80_flash_fprop"
 TILE, COPY = "8x64_64x16_2x1_v_bz_TNN", "CatArrayBatchedCopy"
@@ -52,6 +52,8 @@ EDITS: list[tuple[str, Callable[[Planted], Any], str, Callable[[Any], float]]] =
     ("a range renamed", lambda p: p.rename("decode_step", "token"), f"{STEP} is now called LLM@decode/token", lambda _: 0.0),
     ("a kernel replaced", lambda p: p.swap_kernel(ATTENTION, "decode_step", "my_attention"), "→ my_attention", lambda _: 0.0),
 ]  # fmt: skip
+CLOCKS = (1980, 1500)  # MHz of the SMs, before and after
+CLOCK_OFF = 0.2  # of the true change, at most
 PAIRS, RUNS = 20, 5
 MOST_TIME = MOST_MEMORY = 2.2  # of one report
 KERNELS = 1_080_000
@@ -97,6 +99,28 @@ def planted(folder: Path) -> list[dict[str, Any]]:
         )
         path.unlink()
     return rows
+
+
+def lowered_clock(folder: Path) -> dict[str, Any]:
+    """Two run directories of one program, measured five times each; of the second, every kernel of a step takes as much
+    longer as the clock that was sampled meanwhile is lower."""
+    sides, true = [], 0.0
+    for mhz in CLOCKS:
+        with Planted(folder / f"{mhz}.sqlite") as recording:
+            if mhz != CLOCKS[0]:
+                true = recording.lower_clock("decode_step", CLOCKS[0] / mhz)
+            sides.append(open_side(as_run(folder / f"{mhz}", recording, mhz, "decode", "decode_step"), quiet=True))
+    found = compare(*sides)
+    step = found.region(STEP)
+    return {
+        "mhz": list(CLOCKS),
+        "true_ns": true,
+        "found_ns": step.delta_ns,
+        "off": abs(step.delta_ns / true - 1),
+        "verdict": found.verdict,
+        "reason": found.reasons[0] if found.reasons else "",
+        "first_cause": {"kind": step.causes[0].kind, "what": step.causes[0].what, "delta_ns": step.causes[0].delta_ns},
+    }
 
 
 def real_instances() -> list[np.ndarray]:
@@ -194,8 +218,13 @@ def render(result: dict[str, Any]) -> str:
         lines.append(
             f"| {row['what']} | {row['true_ns'] / 1e3:+,.1f} µs | {row['found_ns'] / 1e3:+,.1f} µs | {row['verdict']} | {named} | {100 * row['causes_off']:.4f} % |"
         )
-    found, used = result["noise"], result["cost"]
+    clock, found, used = result["clock"], result["noise"], result["cost"]
     lines += [
+        "",
+        f"The SM clock lowered from {clock['mhz'][0]:,} to {clock['mhz'][1]:,} MHz, simulated: in a run measured five times, every"
+        f" kernel of a step takes as much longer. True {clock['true_ns'] / 1e3:+,.1f} µs, found {clock['found_ns'] / 1e3:+,.1f} µs;"
+        f" first cause: {clock['first_cause']['what']} ({clock['first_cause']['delta_ns'] / 1e3:+,.1f} µs); verdict:"
+        f" {clock['verdict']} ({clock['reason']}).",
         "",
         f"Pairs in which nothing changed, instances drawn from {found['distributions']} distributions of real recordings, runs that differ by 1 %:",
         "",
@@ -235,6 +264,7 @@ def main() -> int:
     result: dict[str, Any] = {"commit": commit(), "date": f"{datetime.now(UTC):%Y-%m-%d}"}
     with tempfile.TemporaryDirectory() as folder:
         result["planted"] = planted(Path(folder))
+        result["clock"] = lowered_clock(Path(folder))
         result["noise"] = noise(real_instances())
         result["cost"] = cost(Path(folder), arguments.times)
     arguments.out.with_suffix(".json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
@@ -244,6 +274,8 @@ def main() -> int:
         row["named"] and row["causes_off"] <= 0.001 and row["off"] <= 0.001 * row["true_ns"] + 1
         for row in result["planted"]
     )
+    clock = result["clock"]
+    good = good and clock["off"] <= CLOCK_OFF and clock["first_cause"]["kind"] == "clock" and "clock" in clock["reason"]
     quiet = result["noise"]["alarms"] == 0 and result["noise"]["found_of_100"] >= 90
     cheap = result["cost"]["ratios"]["cpu_s"] <= MOST_TIME and result["cost"]["ratios"]["peak_mb"] <= MOST_MEMORY
     return 0 if good and quiet and cheap else 1

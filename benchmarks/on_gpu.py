@@ -24,7 +24,6 @@ from pathlib import Path
 from attrs import define
 
 from provenance import RESULTS, commit
-from try_levers import KINDS
 
 HERE = Path(__file__).resolve().parent
 _AT_MOST = 1.5  # times its seconds: a piece that takes longer hangs, or the machine is not the one it was timed on
@@ -43,11 +42,21 @@ class Piece:
         return [sys.executable, str(HERE / self.words[0]), *self.words[1:], "--out", str(out)]
 
 
-def _try(kind: str) -> Piece:
-    only = f"{kind}:levers,{kind}:broken"
-    return Piece(f"try-{kind}", ("try_levers.py", "--only", only, "--runs", "2", "--budget", "75s"), "", 180)
-
-
+# What is annotated there: a decoder of the size of the other benchmarks.
+ANNOTATED = [
+    "--device",
+    "cuda",
+    "--hidden",
+    "2048",
+    "--layers",
+    "36",
+    "--dtype",
+    "bfloat16",
+    "--prompt",
+    "2048",
+    "--rounds",
+    "5",
+]
 PIECES = (
     Piece("engines", ("serving.py", "--only", "vllm,sglang"), "serving-h200", 120),
     Piece("lines", ("lines.py",), "lines-h200", 120),
@@ -56,8 +65,10 @@ PIECES = (
     Piece("measured", ("bridge.py", "--only", "alone,profile,measured"), "bridge-h200", 240),
     Piece("true-time", ("true_time.py",), "true-time-h200", 300),
     Piece("true-answers", ("true_answers.py",), "true-answers-h200", 290),
-    *(_try(kind) for kind in KINDS),
+    # Twice, with the results of the first call: it goes on with what is not measured yet.
+    Piece("try", ("try_levers.py", "--within", "555"), "", 560),
     Piece("rules", ("rules.py",), "", 340),
+    Piece("annotate-cost", ("annotate_cost.py", *ANNOTATED), "annotate-cost-h200", 90),
     Piece("long", ("bridge.py", "--only", "long"), "bridge-h200", 520),
     Piece("servers", ("serving.py", "--only", "batch,http,command,profiled"), "serving-h200", 200),
     Piece("contract", ("contract_commands.py", "--within", "560", "--jobs", "3"), "contract-commands-h200", 580),

@@ -3,13 +3,15 @@
     python benchmarks/provenance.py           # writes the list into benchmarks/results/README.md
 
 Every benchmark notes `commit()` in its result. A result is older where one of the paths it measures (`MEASURES`) has
-changed since; one that names no commit was made at the latest with the commit that brought it.
+changed since. Every result names its commits, or a test fails: a figure of which nobody can say with what it was
+measured is measured again, or goes.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,26 +28,18 @@ _CAPTURING = ("capture", "planning", "nsight", "inject", "process", "request.py"
 # What each result depends on, below src/llm_perf_opt; how it is measured is the program beside it.
 MEASURES: dict[str, tuple[str, ...]] = {
     "annotate-cost-cpu": ("inject",),
-    "annotate-cost-h200": ("inject",),
-    "annotate-h200": ("inject", "regions"),
     "answers": (*_READING, "metrics"),
     "bridge-h200": (*_CAPTURING, *_READING, "metrics", "workloads"),
-    "calibration-h200": ("calibration",),
     "compare-h200": ("inject", "readers", "regions", "analysis", "comparing"),
     "compare-recordings": ("readers", "regions", "analysis", "comparing"),
     "contract-commands-h200": (*_CAPTURING, *_READING, "conf", "options", "runners", "stage1", "workloads"),
     "faults": ("capture", "process", "rundir", "inject"),
     "fuzz": ("readers", "regions"),
-    "fuzz-seed2": ("readers", "regions"),
     "hostile-inputs": ("readers", "regions", "analysis", "report", "rundir/scrub", "cli"),
     "html-page": ("report",),
     "join-accuracy": ("readers", "regions", "analysis"),
-    "kill-h200": ("capture", "process", "rundir"),
-    "known-work-h200": (*_CAPTURING, "analysis", "metrics"),
     "lines-h200": (*_CAPTURING, *_READING),
     "load": _READING,
-    "models-h200": ("workloads", "dnn_models", "static_analysis", "stage1", "runners", *_CAPTURING),
-    "profile-decoder-h200": _CAPTURING,
     "ranks-h200": ("inject", "capture", *_READING),
     "report-speed": _READING,
     "rules-h200": (*_READING, "metrics"),
@@ -82,15 +76,15 @@ class Result:
 
     name: str
     commits: tuple[str, ...]  # it was measured with: parts of it may have been at different times
-    noted: bool  # does it say so itself?
+    whole: bool  # of all parts of it?
     older: bool
 
     @property
     def row(self) -> str:
-        shown = ", ".join(f"`{name}`" for name in self.commits) or "–"
+        shown = ", ".join([*(f"`{name}`" for name in self.commits), *([] if self.whole else ["it does not say"])])
         state = "older than the code it measures" if self.older else "current"
         paths = ", ".join(f"`{path}`" for path in MEASURES[self.name])
-        return f"| [{self.name}]({files(self.name)[-1].name}) | {shown}{'' if self.noted else ' or before'} | {paths} | {state} |"
+        return f"| [{self.name}]({files(self.name)[-1].name}) | {shown} | {paths} | {state} |"
 
 
 def names() -> list[str]:
@@ -105,29 +99,44 @@ def files(name: str) -> list[Path]:
 def results() -> Iterator[Result]:
     """All results in order; needs the history."""
     for name in names():
-        noted, whole = _noted(name)
-        # A file some of whose parts name no commit is as old as what brought it, or older.
-        brought = [] if noted and whole else [_git("log", "-1", "--format=%h", "--", *map(str, files(name)))]
-        commits = tuple(dict.fromkeys([*noted, *filter(None, brought)]))
-        yield Result(name, commits, bool(noted) and whole, any(_changed_since(name, commit) for commit in commits))
+        commits, whole = noted(name)
+        older = not whole or any(_changed_since(name, commit) for commit in commits)
+        yield Result(name, commits, whole, older)
 
 
-def _noted(name: str) -> tuple[list[str], bool]:
+def noted(name: str) -> tuple[tuple[str, ...], bool]:
     """Commits that a result names, and whether they are those of all of it."""
     file = RESULTS / f"{name}.json"
     content: Any = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
     rows = [part for part in content.get("results", []) if isinstance(part, dict) and "commit" in part]
     if content.get("commit") and not rows:
-        return [content["commit"]], True
-    parts = content.get("parts") or content.get("models") or {}
-    found = [part.get("commit", "") for part in rows or parts.values()]
-    return sorted(set(filter(None, found))), bool(found) and all(found)
+        return (content["commit"],), True
+    parts = {str(number): row for number, row in enumerate(rows)} or content.get("parts") or {}
+    # Parts from before each had a commit of its own: what the file says of them.
+    told = commits_told(content.get("note", ""))
+    found = [part.get("commit") or told.get(part_name, "") for part_name, part in parts.items()]
+    return tuple(sorted(set(filter(None, found)))), bool(found) and all(found)
+
+
+def commits_told(note: str) -> dict[str, str]:
+    """From "a, b and c were measured with commit 1234567; d on the same day with 89abcde": the commit of each part."""
+    told = {}
+    for clause in re.split(r"[;.] |, (?=\w+ with )", note):
+        if found := re.match(
+            r"(?:Parts )?([\w, ]+?)(?: were measured| on the same day)? with (?:commit )?([0-9a-f]{7,40})\b", clause
+        ):
+            told |= dict.fromkeys(re.split(r", | and ", found[1]), found[2])
+    return told
+
+
+def is_known(commit: str) -> bool:
+    """In the history of this tree?"""
+    return bool(_git("rev-parse", "--verify", "--quiet", f"{commit}^{{commit}}"))
 
 
 def _changed_since(name: str, commit: str) -> bool:
     paths = [f"src/llm_perf_opt/{path}" for path in MEASURES[name]]
-    known = _git("rev-parse", "--verify", "--quiet", f"{commit}^{{commit}}")
-    return not known or bool(_git("log", "-1", "--format=%h", f"{known}..HEAD", "--", *paths))
+    return not is_known(commit) or bool(_git("log", "-1", "--format=%h", f"{commit}..HEAD", "--", *paths))
 
 
 def page() -> str:

@@ -1,23 +1,29 @@
 """What `llm-perf try` predicts, measures and refuses, for programs of different kinds.
 
     python benchmarks/try_levers.py [--only generate_warm:levers,moe:broken,…] [--runs N] [--budget TIME] [--out DIR]
+    python benchmarks/try_levers.py --within 555 --out DIR     # parts that are not measured yet, as many as end in time
 
-Each program of `benchmarks/programs/tried.py` is tried as it is (part `levers`), then with the levers of
-`benchmarks/broken_levers`, which break its results on purpose (part `broken`). `--only` takes some parts, of one kind
-or all; what earlier calls found stays in the result file, so that it can be filled in pieces: with `--runs 2 --budget 75s`
-a part takes less than 100 s on an H200.
+Each program of `benchmarks/programs/tried.py` is tried as it is (part `levers`, one by one, for it is timed), and with
+the levers of `benchmarks/broken_levers`, which break its results on purpose (part `broken`, several at once, for nothing
+is timed). `--only` takes some parts, of one kind or all. What earlier calls found stays in the result file of DIR, or is
+taken from benchmarks/results; with `--within`, parts that were measured with this very commit are not measured again, so
+that the same call two times measures all of them: ten programs take about 1,000 s on an H200. Where there is only a copy
+of the tree, LLM_PERF_COMMIT says which it is, the same in both calls.
 Good is: prediction within a factor of 1.5 of the measured gain for 80 % of the levers that won, every broken lever
-refused, and a factor of 3 for a plain `generate()`. Results go to benchmarks/results/try-levers-h200.{json,md}.
+refused, and a factor of 3 for a plain `generate()`. Results go to DIR/try-levers-h200.{json,md}.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
@@ -38,27 +44,34 @@ FIELDS = (
     *("name", "verdict", "reason", "evidence", "launches", "stage", "before", "after", "gain", "interval"),
     *("predicted_gain", "outputs", "outputs_detail", "warmup_s", "pays_off_after", "runs"),
 )
-_PATIENCE_S = 3600
+_PATIENCE_S = 900
+_TOGETHER = 6  # programs whose results are broken at the same time
+_USUAL_S = {"levers": 85.0, "broken": 75.0}  # of one program on an H200, for a start
+RESULTS = ROOT / "benchmarks" / "results"
 
 
-def try_program(kind: str, *options: str) -> dict[str, Any]:
+def try_program(kind: str, *options: str, patience_s: float) -> dict[str, Any]:
     """What `try.json` says, or why there is none."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "run"
         code = "import sys; from llm_perf_opt.cli.main import main; sys.exit(main(sys.argv[1:]))"
         words = ["try", "--quiet", "--out", str(out), *options, "--", sys.executable, str(PROGRAM), kind]
         argv = [sys.executable, "-c", code, *words]
-        ended = subprocess.run(argv, capture_output=True, text=True, timeout=_PATIENCE_S, cwd=folder)
+        try:
+            ended = subprocess.run(argv, capture_output=True, text=True, timeout=patience_s, cwd=folder)
+        except subprocess.TimeoutExpired:
+            return {"error": f"it had not ended after {patience_s:.0f} s", "levers": [], "best": None, "together": None}
         try:
             return dict(json.loads((out / "try.json").read_text()))
         except (OSError, ValueError):
             return {"error": (ended.stderr or ended.stdout)[-2000:], "levers": [], "best": None, "together": None}
 
 
-def tried_levers(kind: str, runs: int, budget: str) -> dict[str, Any]:
+def tried_levers(kind: str, runs: int, budget: str, patience_s: float = _PATIENCE_S) -> dict[str, Any]:
     """What the one command finds."""
     began = time.monotonic()
-    found = try_program(kind, "--runs", str(runs), *(["--budget", budget] if budget else []))
+    options = ["--runs", str(runs), *(["--budget", budget] if budget else [])]
+    found = try_program(kind, *options, patience_s=patience_s)
     tried = [*found["levers"], *([found["together"]] if found["together"] else [])]
     return {
         "error": found.get("error", ""),
@@ -69,9 +82,9 @@ def tried_levers(kind: str, runs: int, budget: str) -> dict[str, Any]:
     }
 
 
-def tried_broken(kind: str) -> dict[str, Any]:
+def tried_broken(kind: str, patience_s: float = _PATIENCE_S) -> dict[str, Any]:
     """What it says of levers that break the results."""
-    found = try_program(kind, "--runs", "1", "--levers", ",".join(map(str, BROKEN)))
+    found = try_program(kind, "--runs", "1", "--levers", ",".join(map(str, BROKEN)), patience_s=patience_s)
     names = ("name", "verdict", "reason", "evidence", "difference", "tolerance")
     return {
         "broken_error": found.get("error", ""),
@@ -79,13 +92,63 @@ def tried_broken(kind: str) -> dict[str, Any]:
     }
 
 
+def parts_of(only: str) -> list[tuple[str, str]]:
+    """Kind and part, as `--only` names them: what breaks programs first, for it is quick; raises ValueError."""
+    found = []
+    for word in only.split(",") if only else KINDS:
+        kind, _, part = word.partition(":")
+        if kind not in KINDS or part not in ("", *_USUAL_S):
+            raise ValueError(f"there is no part {word}; programs: {', '.join(KINDS)}")
+        found += [(kind, one) for one in ([part] if part else _USUAL_S)]
+    return sorted(found, key=lambda one: one[1])
+
+
+def missing(parts: Sequence[tuple[str, str]], rows: dict[str, dict[str, Any]], now: str) -> list[tuple[str, str]]:
+    """Those that were not measured with this commit, or failed."""
+    return [
+        (kind, part)
+        for kind, part in parts
+        if rows.get(kind, {}).get(f"{part}_commit") != now or rows[kind].get(_ERRORS[part])
+    ]
+
+
+_ERRORS = {"levers": "error", "broken": "broken_error"}
+
+
+def measured(
+    parts: Sequence[tuple[str, str]], runs: int, budget: str, within_s: float
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """What is found of each part, as long as time is left for another one."""
+    ends = time.monotonic() + within_s
+
+    def patience_s() -> float:  # what hangs is to leave the results of the others
+        return min(_PATIENCE_S, ends - time.monotonic())
+
+    broken = [kind for kind, part in parts if part == "broken"]
+    while broken and time.monotonic() + _USUAL_S["broken"] <= ends:
+        now, broken = broken[:_TOGETHER], broken[_TOGETHER:]
+        with ThreadPoolExecutor(_TOGETHER) as pool:
+            going = {pool.submit(tried_broken, kind, patience_s()): kind for kind in now}
+            for done in as_completed(going):
+                yield going[done], done.result()
+    usual = _USUAL_S["levers"]
+    for kind in [kind for kind, part in parts if part == "levers"]:
+        if time.monotonic() + usual > ends:
+            print(f"{kind}: no time left for the {usual:.0f} s that a program takes", flush=True)
+            break
+        found = tried_levers(kind, runs, budget, patience_s())
+        usual = max(usual, found["took_s"])
+        yield kind, found
+
+
 def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    tried = [lever for row in rows for lever in row.get("levers", ())]
+    rows, of_all = [row for row in rows if "levers" in row], rows
+    tried = [lever for row in rows for lever in row["levers"]]
     told = [lever for lever in tried if lever["verdict"] == "better" and lever["gain"] and lever["predicted_gain"]]
     near = [
         one for one in told if max(one["gain"] / one["predicted_gain"], one["predicted_gain"] / one["gain"]) <= FACTOR
     ]
-    broken = [lever for row in rows for lever in row.get("broken", ()) if lever["verdict"] not in NO_EFFECT]
+    broken = [lever for row in of_all for lever in row.get("broken", ()) if lever["verdict"] not in NO_EFFECT]
     won = [row for row in rows if row.get("best")]
     return {
         "programs": len(rows),
@@ -123,36 +186,38 @@ def markdown(result: dict[str, Any]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="parts, with commas: KIND, KIND:levers, KIND:broken")
-    parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--budget", default="")
-    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results")
+    parser.add_argument("--runs", type=int, default=2)
+    parser.add_argument("--budget", default="70s")
+    parser.add_argument("--within", type=float, help="seconds: parts that are not measured yet, as many as end in them")
+    parser.add_argument("--out", type=Path, default=RESULTS)
     given = parser.parse_args()
     import torch
 
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
-    file = given.out / f"{RESULT}.json"
-    rows: dict[str, dict[str, Any]] = {}
-    if file.exists():
-        earlier = json.loads(file.read_text())
-        rows = {row["program"]: row for row in earlier["rows"]} if earlier["gpu"] == gpu else {}
-    wanted = given.only.split(",") if given.only else list(KINDS)
+    file, rows, now = given.out / f"{RESULT}.json", {}, commit()
+    for known in (file, RESULTS / file.name):
+        if known.exists() and (earlier := json.loads(known.read_text()))["gpu"] == gpu:
+            rows = {row["program"]: row for row in earlier["rows"]}
+            break
+    try:
+        parts = parts_of(given.only)
+    except ValueError as error:
+        parser.error(str(error))
+    if given.within is not None:
+        parts = missing(parts, rows, now)
     given.out.mkdir(parents=True, exist_ok=True)
-    for word in wanted:
-        kind, _, part = word.partition(":")
-        if kind not in KINDS or part not in ("", "levers", "broken"):
-            parser.error(f"there is no part {word}; programs: {', '.join(KINDS)}")
+    for kind, found in measured(parts, given.runs, given.budget, given.within or math.inf):
+        part = "levers" if "levers" in found else "broken"
         row = rows.setdefault(kind, {"program": kind})
-        row["commit"] = commit()
-        if part != "broken":
-            row |= tried_levers(kind, given.runs, given.budget)
-        if part != "levers":
-            row |= tried_broken(kind)
+        row |= {**found, "commit": now, f"{part}_commit": now}
         print(json.dumps(row), flush=True)
-        known = [rows[name] for name in KINDS if name in rows]
-        result = {"commit": commit(), "gpu": gpu, "summary": summary(known), "rows": known}
+        known_rows = [rows[name] for name in KINDS if name in rows]
+        result = {"commit": now, "gpu": gpu, "summary": summary(known_rows), "rows": known_rows}
         file.write_text(json.dumps(result, indent=1) + "\n")
-        (given.out / f"{RESULT}.md").write_text(markdown(result))
-    print(json.dumps(result["summary"]))
+        file.with_suffix(".md").write_text(markdown(result))
+    left = missing(parts, rows, now)
+    print(json.dumps(summary([rows[name] for name in KINDS if name in rows])))
+    print(f"not measured yet: {', '.join(f'{kind}:{part}' for kind, part in left) or 'nothing'}")
 
 
 if __name__ == "__main__":

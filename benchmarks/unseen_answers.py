@@ -1,12 +1,13 @@
 """What reports answer about recordings that nobody tuned for. One table: right, unsure, wrong, none.
 
-    python benchmarks/unseen_answers.py [--shared DIR] [--round 1|2|3] [--only TEXT]
+    python benchmarks/unseen_answers.py [--shared DIR] [--packages DIR] [--round 1..6] [--only TEXT]
 
 `unseen/printed_kernels.toml` has kernels as ncu printed them for other people; `unseen/parts.toml` parts of public
-recordings (`recording_parts.py`). The truth of each was written down from the numbers, or by scripts of their own over
+recordings (`recording_parts.py`); `unseen/packages.toml` whole recordings that lie in source distributions of packages,
+below `--packages` once they are unpacked there; `unseen/simulated.toml` programs on paper (`simulated_programs.py`). The truth of each was written down from the numbers, or by scripts of their own over
 the file, before the product was asked; what a round got wrong was mended by its mechanism, and only then the next round
 was asked. `first_look` is what came out when a case was asked for the first time. Recordings that are
-not below `--shared` are left out. Results go to benchmarks/results/unseen-answers.{json,md}.
+not there are left out. Results go to benchmarks/results/unseen-answers.{json,md}.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import argparse
 import csv
 import datetime
+import hashlib
 import json
 import tempfile
 import tomllib
@@ -32,13 +34,20 @@ from llm_perf_opt.regions.fixes import Answer
 from llm_perf_opt.version import __version__
 from provenance import commit
 from recording_parts import cut
+from simulated_programs import simulate
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 SHARED = ROOT.parent / "shared" / "data"
 RESULTS = HERE / "results"
-ROUNDS = (1, 2, 3)
-KINDS = ("kernels that ncu printed", "parts of recordings")
+PACKAGES = SHARED / "packages"
+ROUNDS = (1, 2, 3, 4, 5, 6)
+KINDS = {  # by the key that only entries of that kind have
+    "kernel": "kernels that ncu printed",
+    "part": "parts of recordings",
+    "package": "whole recordings from packages",
+    "program": "simulated programs",
+}
 OUTCOMES = ("right", "unsure", "wrong", "none")
 LIMITS = {"wrong": 0.02, "useful": 0.8}  # at most, at least
 SOL = (
@@ -67,10 +76,17 @@ class Unseen:
 
 
 def unseen() -> Iterator[Unseen]:
-    for entry in tomllib.loads((HERE / "unseen" / "printed_kernels.toml").read_text(encoding="utf-8"))["case"]:
+    for entry in _entries("printed_kernels"):
         yield _unseen({"files": "", "stage": "*", **entry})
-    for entry in tomllib.loads((HERE / "unseen" / "parts.toml").read_text(encoding="utf-8"))["case"]:
+    for entry in _entries("parts"):
         yield _unseen({"shared": True, **entry})
+    for entry in (*_entries("packages"), *_entries("simulated")):
+        yield _unseen({"files": "", **entry})
+
+
+def _entries(name: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = tomllib.loads((HERE / "unseen" / f"{name}.toml").read_text(encoding="utf-8"))["case"]
+    return found
 
 
 def _unseen(entry: Mapping[str, Any]) -> Unseen:
@@ -79,10 +95,16 @@ def _unseen(entry: Mapping[str, Any]) -> Unseen:
     return Unseen(case, entry["round"], entry.get("first_look", ""), entry)
 
 
-def recordings(one: Unseen, shared: Path, folder: Path) -> list[Path] | None:
+def recordings(one: Unseen, shared: Path, packages: Path, folder: Path) -> list[Path] | None:
     """The files to report on; None where they are not here."""
     if "kernel" in one.source:
         return [printed(one.source, folder / "printed.csv")]
+    if "program" in one.source:
+        return simulate(one.source["program"], one.source["form"], folder)
+    if "package" in one.source:
+        path = packages / one.source["path"]
+        found = path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() == one.source["sha256"]
+        return [path] if found else None
     paths = one.case.paths(shared)
     if not all(path.exists() for path in paths):
         return None
@@ -127,7 +149,7 @@ def ask(one: Unseen, paths: Sequence[Path]) -> dict[str, Any]:
     return {
         "name": case.name,
         "round": one.round,
-        "kind": KINDS["part" in one.source],
+        "kind": next(kind for key, kind in KINDS.items() if key in one.source),
         "outcome": rate(case, answer) if answer.stage else "none",
         "first_look": one.first_look,
         "said": said,
@@ -138,6 +160,7 @@ def ask(one: Unseen, paths: Sequence[Path]) -> dict[str, Any]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shared", type=Path, default=SHARED, help="where the public recordings are")
+    parser.add_argument("--packages", type=Path, default=PACKAGES, help="where source distributions were unpacked")
     parser.add_argument("--round", type=int, choices=ROUNDS, help="one round alone; nothing is written then")
     parser.add_argument("--only", default="", help="cases whose name has this text; nothing is written then")
     arguments = parser.parse_args()
@@ -146,7 +169,7 @@ def main() -> int:
         if arguments.only not in one.case.name or arguments.round not in (None, one.round):
             continue
         with tempfile.TemporaryDirectory() as folder:
-            paths = recordings(one, arguments.shared, Path(folder))
+            paths = recordings(one, arguments.shared, arguments.packages, Path(folder))
             if paths is None:
                 missing.append(one.case.name)
                 continue
@@ -194,7 +217,7 @@ def _page(head: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str:
         "|---|---|---|---|---|",
     ]
     for number in ROUNDS:
-        for kind in KINDS:
+        for kind in KINDS.values():
             own = [row for row in rows if (row["round"], row["kind"]) == (number, kind)]
             if own:
                 lines.append(f"| {number} | {kind} | {len(own)} | {_counted(own, 'first_look')} | {_counted(own)} |")
@@ -202,7 +225,8 @@ def _page(head: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str:
         "",
         "What a round got wrong at the first look was mended by its mechanism before the next was asked; the recordings of the "
         "third were found after that. Parts are of recordings whose whole the answer suite has; they were asked once the "
-        "kernels of the first two rounds had been mended.",
+        "kernels of the first two rounds had been mended. Whole recordings lie in source distributions of packages, found for the "
+        "fourth round; simulated programs were written for it, and those of the fifth and sixth each once the faults of the one before had been mended.",
         "",
         "| recording | round | first look | now | said: stage, verdict, first fix | an expert says | because |",
         "|---|---|---|---|---|---|---|",

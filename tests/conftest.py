@@ -315,6 +315,7 @@ def recordings_are_read_here() -> Iterator[None]:
     """Each takes a process of its own, and hundreds of tests read the same few. Reports of ncu are asked for once."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sandbox, "ask", _ask)
+        patch.setattr(sandbox, "prefetch", lambda *_: None)
         yield
 
 

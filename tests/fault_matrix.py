@@ -204,7 +204,7 @@ class Bench:
         for pid, words in left:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-            yield f"process {pid} is left: {words}"
+            yield f"process {pid} is left: {words[:200]}"
 
     def manifest_wrong(self, run: Path, in_order: bool) -> Iterator[str]:
         """The manifest is valid JSON with the fields of the contract, whatever happened."""
@@ -340,7 +340,7 @@ def processes_with(mark: bytes) -> Iterator[tuple[int, str]]:
             with contextlib.suppress(OSError):
                 if mark in (entry / "environ").read_bytes().split(b"\0"):
                     words = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-                    yield int(entry.name), words[:200]
+                    yield int(entry.name), words
 
 
 def diagnoses_of(manifest: Mapping[str, Any]) -> list[str]:

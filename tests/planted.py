@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
+from array import array
 from bisect import bisect_right
 from collections.abc import Sequence
 from contextlib import closing
+from itertools import accumulate
 from pathlib import Path
 
 from conftest import plain_bytes, recording
+from llm_perf_opt.readers.measured import collect
+from llm_perf_opt.regions.gpu_samples import COLUMNS
 
 KERNELS, RUNTIME, RANGES = "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS"
 
@@ -28,9 +33,11 @@ class Planted:
         self.db.commit()
         self.db.close()
 
-    def insert_time(self, moments: Sequence[int], length: int) -> None:
-        """At each moment, all that comes later is later by `length`; what goes on then takes so much longer."""
-        at = sorted(moments)
+    def insert_time(self, moments: Sequence[int], lengths: int | Sequence[int]) -> None:
+        """At each moment, all that comes later is later by so much; what goes on then takes so much longer."""
+        each = [lengths] * len(moments) if isinstance(lengths, int) else lengths
+        ordered = sorted(zip(moments, each, strict=True))
+        at, later_by = [moment for moment, _ in ordered], [0, *accumulate(length for _, length in ordered)]
         for (table,) in self.db.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
             columns = [row[1] for row in self.db.execute(f"PRAGMA table_info({table})")]
             times = [column for column in ("start", "end") if column in columns]
@@ -41,7 +48,7 @@ class Planted:
             )
             moved = []
             for rowid, *found in rows.fetchall():
-                later = [None if t is None else t + length * bisect_right(at, t) for t in found]
+                later = [None if t is None else t + later_by[bisect_right(at, t)] for t in found]
                 moved.append((*later, rowid))
             sets = ", ".join(f'"{column}" = ?' for column in times)
             self.db.executemany(f"UPDATE {table} SET {sets} WHERE rowid = ?", moved)
@@ -67,6 +74,15 @@ class Planted:
         chosen = self.kernels(short_name, self.ranges(ranges))
         self.insert_time([end for _, end in chosen], length)
         return len(chosen)
+
+    def lower_clock(self, ranges: str, factor: float) -> float:
+        """Every kernel launched in these ranges takes so many times as long; by how much a range is longer, in the mean."""
+        within = self.ranges(ranges)
+        chosen = self.kernels("", within)
+        starts = dict(self.db.execute(f"SELECT rowid, start FROM {KERNELS}"))
+        lengths = [round((factor - 1) * (end - starts[row])) for row, end in chosen]
+        self.insert_time([end for _, end in chosen], lengths)
+        return sum(lengths) / len(within)
 
     def add_launches(self, short_name: str, ranges: str, each: int) -> tuple[int, int]:
         """As many launches more in each of these ranges, one after the other: the first kernel of this name again.
@@ -122,6 +138,34 @@ class Planted:
         taken = ", ".join("?" if column in values else f'"{column}"' for column in columns)
         given = [values[column] for column in columns if column in values]
         self.db.execute(f"INSERT INTO {table} SELECT {taken} FROM {table} WHERE rowid = ?", (*given, row))
+
+
+def as_run(folder: Path, recording: Planted, mhz: int, around: str, inside: str, runs: int = 5) -> Path:
+    """A run directory with the recording, and the program measured: ranges as long as they are in it, the SM clock."""
+    (folder / "nsys").mkdir(parents=True)
+    (folder / "measure").mkdir()
+    recording.db.commit()
+    (folder / "nsys" / "run.sqlite").write_bytes(recording.path.read_bytes())
+    left, seen = [], []
+    for run in range(runs):
+        left.append(folder / f"left-{run}")
+        left[-1].mkdir()
+        names = [{"name": [0, "LLM", around]}, {"name": [1, "LLM", inside]}, {"uuid": "1-2"}]
+        (left[-1] / "7-1.names").write_text("".join(json.dumps(line) + "\n" for line in names))
+        rows, later = array("q"), 10**12 * (run + 1)
+        stretch = 1 + 0.001 * (run - runs // 2)  # runs of one program differ
+        moments = [(n, *times) for n, name in enumerate((around, inside)) for times in recording.ranges(name)]
+        for number, *times in sorted(moments, key=lambda row: (row[2], -row[0])):
+            start, end = (later + round(stretch * time) for time in times)
+            rows.extend((number, 7, start, end, start, end, 0, 0))
+        (left[-1] / "7-1.rows").write_bytes(rows.tobytes())
+        first, last = min(row[1] for row in moments), max(row[2] for row in moments)
+        at = [later + round(stretch * (first + (last - first) * part / 40)) for part in range(-4, 45)]
+        samples = [[t, 40_000 * n, mhz, 2600, 400_000, 60, 0, 10**9] for n, t in enumerate(at)]
+        facts = {"uuid": "GPU-1-2", "name": "NVIDIA H200", "power_limit_mw": 700_000, "max_sm_mhz": 1980}
+        seen.append([{**facts, "columns": list(COLUMNS), "samples": samples, "others": []}])
+    collect(left, folder / "measure" / "run.json", seen)
+    return folder
 
 
 def short_names(path: Path) -> list[str]:

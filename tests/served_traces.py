@@ -32,6 +32,7 @@ class ServedStep:
     update_us: float = 50.0
     fill_us: float = 0.0  # a kernel between steps, in no range
     moved_us: float = 0.0  # the same in the step
+    waits: bool = True  # the host, for the GPU; else it runs ahead of it
 
 
 def served(steps: Iterable[ServedStep], *, named: bool = True) -> Timeline:
@@ -40,9 +41,9 @@ def served(steps: Iterable[ServedStep], *, named: bool = True) -> Timeline:
 
 
 def trace_of(steps: Iterable[ServedStep], *, named: bool = True) -> bytes:
-    """The host waits for the GPU at the end of each step, as an engine that needs the tokens."""
+    """The host waits for the GPU at the end of each step, as an engine that needs the tokens; or it runs ahead."""
     events: list[dict[str, Any]] = []
-    correlation, now = 0, 1000.0
+    correlation, now, at = 0, 1000.0, 0.0
 
     def event(category: str, name: str, start: float, length: float, **args: Any) -> None:
         pid, tid = (0, 7) if category == "kernel" else (10, 10)
@@ -66,12 +67,13 @@ def trace_of(steps: Iterable[ServedStep], *, named: bool = True) -> bytes:
         if step.graph:
             correlation += 1
             event("cuda_runtime", "cudaGraphLaunch", now, 8.0, correlation=correlation)
-            at = now + 10
+            at = max(at, now + 10)
             for number in range(step.kernels):
                 kernel(GEMM, at, step.kernel_us, correlation, node=100 * step.batch + number + 1)
                 at += step.kernel_us + 1
+            now += 10
         else:
-            at = now
+            at = max(at, now)
             for _ in range(step.kernels):
                 correlation += 1
                 event("cuda_runtime", "cudaLaunchKernel", now, 2.0, correlation=correlation)
@@ -83,8 +85,9 @@ def trace_of(steps: Iterable[ServedStep], *, named: bool = True) -> bytes:
             event("cuda_runtime", "cudaLaunchKernel", now, 2.0, correlation=correlation)
             kernel(FILL, max(at, now + 3), step.moved_us, correlation)
             at = max(at, now + 3) + step.moved_us
-        event("cuda_runtime", "cudaStreamSynchronize", now, max(at - now, 1.0), correlation=0)
-        now = max(at, now) + 5
+        if step.waits:
+            event("cuda_runtime", "cudaStreamSynchronize", now, max(at - now, 1.0), correlation=0)
+            now = max(at, now) + 5
         numbers = f", batch = {step.batch}, tokens = {tokens}, new = {step.batch}" if named else ""
         event("user_annotation", step.phase + numbers, begin, now - begin)
         now += 5

@@ -118,6 +118,51 @@ def test_a_selection_answers_for_itself() -> None:
     assert inside.fixes
 
 
+@pytest.mark.parametrize(
+    "name", ["lines-*-train.sqlite", "lines-*-waits.sqlite", "serving-*-continuous-batching.sqlite"]
+)
+def test_lines_of_waiting_add_up_to_no_more_than_the_waiting(name: str) -> None:
+    """The same wait is no reason for two fixes: of a step that could be a graph, short gaps are of launches."""
+    found = [fix for fix in report(name).answer.fixes if fix.rule.startswith("host.") and fix.lines]
+    assert found
+    for fix in found:
+        assert sum(line.time_ns for line in fix.lines) <= fix.gain_ns * 1.001
+
+
+def test_a_fill_is_no_kernel_to_look_at() -> None:
+    assert not [fix for fix in report("lines-*-graph.sqlite").answer.fixes if "memset" in fix.because]
+
+
+def test_a_kernel_for_this_gpu_is_not_to_be_replaced_by_a_newer_one() -> None:
+    fixes = report("ncu-*-decoder-8layers-per-launch-config.ncu-rep").answer.fixes
+    told = {fix.stage: fix for fix in fixes if fix.rule == "attention.kernel"}
+    assert "sm90" in told["LLM@prefill"].because
+    assert told["LLM@prefill"].action.startswith("Give each launch of attention more to do")
+    assert "sm80" in told["LLM@decode"].because
+    assert told["LLM@decode"].action.startswith("Use a newer attention kernel")
+
+
+def test_of_a_chain_that_is_fused_one_kernel_is_left() -> None:
+    """Counters say that such short kernels reach no roof at all; the timeline of the same says what a chain leaves."""
+    recorded, counted = (
+        report(name).answer for name in ("nsys-*-graph_node.sqlite", "ncu-*-graph-nodes-kernel-replay.ncu-rep")
+    )
+    by_name, by_counters = (
+        next(fix for fix in found.fixes if (fix.rule, fix.stage) == ("fuse.elementwise", "LLM@replay_all"))
+        for found in (recorded, counted)
+    )
+    assert by_counters.gain_interval_ns
+    assert by_counters.gain_interval_ns[0] <= by_name.gain_ns <= by_counters.gain_interval_ns[1]
+
+
+def test_what_only_finds_the_cause_is_not_said_to_save() -> None:
+    answer = report("nsys-*-graph_whole.sqlite").answer
+    assert "that can save up to" in answer.do_first
+    chosen = Report(report("nsys-*-graph_whole.sqlite")).select("LLM@replay_all").answer
+    assert chosen.do_first.startswith("Find out what that is")
+    assert "this is about" in chosen.do_first
+
+
 def test_a_single_kernel_is_never_to_be_fused() -> None:
     for name in ("ncu-*-basic-details-french.csv", "ncu-*-basic-details-german.csv", "ncu-*-live-details.csv"):
         answer = report(name).answer

@@ -29,9 +29,10 @@ from llm_perf_opt.comparing.comparison import ORDER, Comparison, KernelPair
 from llm_perf_opt.comparing.comparison_page import render_comparison_html, waterfall
 from llm_perf_opt.comparing.evaluation import Settings, compare
 from llm_perf_opt.comparing.floors import learn, learned_spreads
+from llm_perf_opt.comparing.matching import match_regions, partnerless
 from llm_perf_opt.comparing.side import GPU, UNDISTURBED, KernelUse, RegionSide, Side, Times
 from llm_perf_opt.errors import UnreadableInput, UserError
-from planted import Planted
+from planted import Planted, as_run
 
 STEP = "LLM@decode/decode_step"
 WARM = recording("nsys*-decoder-8layers-warm.sqlite")
@@ -339,6 +340,55 @@ def test_a_change_has_to_be_there_in_clock_cycles() -> None:
     assert compare(before, after).verdict == "worse"
 
 
+def test_who_waited_for_a_cpu_is_not_called_slower() -> None:
+    """Other programs had the CPUs while one side was measured: unless the GPU itself takes longer."""
+    before, after = _side(_times(40e6, 5, seed=1)), _side(_times(60e6, 5, seed=2))
+    before.cpu_wait, after.cpu_wait = 0.02, 0.5
+    found = compare(before, after)
+    assert (found.verdict, compare(after, before).verdict) == ("unsure", "unsure")
+    assert "waited longer for a CPU" in found.reasons[0]
+    assert any("waited for a CPU 50 %" in note and "2 %" in note for note in found.notes)
+    before.cpu_wait, after.cpu_wait = 0.5, 0.02  # and slower all the same
+    assert compare(before, after).verdict == "worse"
+    before.cpu_wait, after.cpu_wait = 0.02, 0.5
+    before.regions["step"].busy_ns, after.regions["step"].busy_ns = 30e6, 50e6
+    assert compare(before, after).verdict == "worse"
+
+
+def test_recordings_of_two_profilers_tell_nothing_of_the_time_that_the_host_takes() -> None:
+    nsys, kineto = (open_side(recording(name), quiet=True) for name in ("nsys*-decoder-8layers.sqlite", "kineto*.json"))
+    for pair in ((nsys, kineto), (kineto, nsys)):
+        found = compare(*pair)
+        assert found.verdict == "unsure"
+        assert "Nsight Systems" in found.region(next(r.key for r in found.regions if r.decides)).reason
+    before, after = _side(_times(40e6, 5, seed=1)), _side(_times(60e6, 5, seed=2))
+    before.recorders, after.recorders = ("kineto",), ("nsys-sqlite",)
+    assert compare(before, after).verdict == "worse"  # undisturbed: neither was there
+
+
+def test_what_both_have_says_nothing_where_it_is_the_smaller_part_of_each() -> None:
+    """A prefill against a decode step: the broadcast before each of them is not what was asked."""
+    sides = []
+    for name, share, seed in (("prefill", 0.1, 1), ("decode", 0.2, 2)):
+        side = _side(_times(40e6 * share, 5, seed=seed), key="broadcast")
+        side.regions |= _side(_times(400e6, 5, seed=seed), key=name, instances=60 * seed).regions
+        sides.append(side)
+    found = compare(*sides)
+    assert (found.verdict, found.only_base, found.only_new) == ("not_comparable", ["prefill"], ["decode"])
+    assert found.reasons == [
+        "most of the time of each side is in regions that the other does not have: prefill before, decode now"
+    ]
+    # On one side alone it is news, and no obstacle; nor is a range that is now around what both have.
+    del sides[0].regions["prefill"]
+    assert compare(*sides).verdict == "worse"
+    before, after = _side(_times(40e6, 5, seed=1)), _side(_times(50e6, 5, seed=2), key="outer/step")
+    step = after.regions["outer/step"]
+    step.path, step.parent = ("outer", "step"), "outer"
+    after.regions |= _side(_times(400e6, 5, seed=2), key="outer", instances=7).regions
+    assert partnerless(match_regions(before, after), 1)[0] == 0
+    assert compare(before, after).verdict == "worse"
+
+
 @pytest.mark.parametrize("idle", [2e6, 20e6])
 def test_a_lower_clock_is_the_first_cause_with_all_that_it_costs(idle: float) -> None:
     sides, work = [], 38e6
@@ -354,6 +404,23 @@ def test_a_lower_clock_is_the_first_cause_with_all_that_it_costs(idle: float) ->
         side.regions["step"]._kernels = [KernelUse("copy_", 12, work, (64, 1, 1), (128, 1, 1))]
         side.regions["step"].busy_ns = work
     assert "clock" not in [cause.kind for cause in compare(*sides).region("step").causes]
+
+
+@pytest.mark.slow
+def test_a_run_at_a_lower_clock_is_found_sized_and_explained(tmp_path: Path) -> None:
+    sides = []
+    for mhz in (1980, 1500):
+        with Planted(tmp_path / f"{mhz}.sqlite") as changed:
+            true = changed.lower_clock("decode_step", 1980 / mhz)
+            run = as_run(tmp_path / str(mhz), changed, mhz, "decode", "decode_step")
+        sides.append(open_side(run, quiet=True))
+    found = compare(*sides)
+    (first, *_) = found.region(STEP).causes
+    assert (first.kind, first.what) == ("clock", "the SM clock is lower: 1,980 → 1,500 MHz")
+    assert first.delta_ns == pytest.approx(true, rel=0.01)
+    assert found.region(STEP).delta_ns == pytest.approx(true, rel=0.01)
+    assert found.verdict == "unsure"
+    assert "the clock differed: in clock cycles nothing changed" in found.reasons[0]
 
 
 def test_learned_noise_makes_one_run_as_careful_as_the_machine_needs(tmp_path: Path) -> None:
@@ -627,6 +694,48 @@ def test_launches_that_ncu_chose_are_not_held_against_all_of_a_timeline(base: Si
         assert found.verdict == "not_comparable"
         assert not any(region.exact for region in found.regions)
     assert compare(counters, counters, Settings(exact=True)).verdict == "same"
+
+
+def test_exact_says_nothing_of_times(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    warm, cold = (
+        str(recording(name)) for name in ("nsys*-decoder-8layers-warm.sqlite", "nsys*-decoder-8layers.sqlite")
+    )
+    assert main(["compare", warm, cold, "--exact", "--out", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    assert "LLM@decode/decode_step: all counts are the same." in printed
+    assert "Result: All counts of" in printed
+    for file in ("compare.md", "compare.html"):
+        page = (tmp_path / file).read_text(encoding="utf-8")
+        assert "No count changed" in page
+        assert "fast" not in page
+    (step, *_) = [r for r in json.loads((tmp_path / "compare.json").read_text())["regions"] if r["decides"]]
+    assert (step["basis"], step["interval"]) == ("counts", None)
+
+
+def test_a_pattern_that_leaves_nothing_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["compare", str(WARM), str(WARM), "--include", "prefil*x", "--out", str(tmp_path)]
+    assert main(words) == 0
+    printed = capsys.readouterr().out
+    assert "'prefil*x' leaves no region" in printed
+    assert "Next: llm-perf ranges" in printed
+
+
+def test_what_a_baseline_leaves_out_is_no_news(base: Side, tmp_path: Path) -> None:
+    (tmp_path / "base.json").write_text(render_baseline(base))
+    stored = read_baseline(tmp_path / "base.json")
+    assert len(stored.regions) < len(base.regions)
+    for pair in ((stored, base), (base, stored)):
+        found = compare(*pair)
+        assert (found.only_new, found.only_base) == ([], [])
+    (tmp_path / "formatted.json").write_text(json.dumps(json.loads(render_baseline(base)), indent=4))
+    assert len(open_side(tmp_path / "formatted.json").regions) == len(stored.regions)
+    told = _side(_times(40e6))
+    told.regions["step"].times[UNDISTURBED] = Times.of([np.full(9, 40e6)], by_host=True)
+    told.cpu_wait, told.recorders = 0.25, ("kineto",)
+    (tmp_path / "base.json").write_text(render_baseline(told))
+    again = read_baseline(tmp_path / "base.json")
+    assert again.regions["step"].times[UNDISTURBED].by_host
+    assert (again.cpu_wait, again.recorders) == (0.25, ("kineto",))
 
 
 def test_exact_says_nothing_where_nothing_was_counted() -> None:

@@ -50,6 +50,14 @@ def test_the_script_compares_and_tells(tmp_path: Path) -> None:
 
 
 @pytest.mark.process
+@pytest.mark.parametrize(("fail_on", "code"), [("nothing", 0), ("", 0), ("worse", 7), ("unsure", 7)])
+def test_a_slower_run_fails_the_job_where_it_is_asked_to(fail_on: str, code: int, tmp_path: Path) -> None:
+    cold = str(recording("nsys*-decoder-8layers.sqlite"))
+    assert _run(tmp_path, NEW=cold, FAIL_ON=fail_on).returncode == code
+    assert (tmp_path / "output").read_text() == "verdict=worse\n"
+
+
+@pytest.mark.process
 def test_a_budget_that_is_passed_fails_the_job(tmp_path: Path) -> None:
     budgets = tmp_path / "budgets.toml"
     budgets.write_text("[decode_step]\nlaunches = 10\n")

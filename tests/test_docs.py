@@ -114,6 +114,54 @@ def test_gains_in_the_tutorials_are_the_measured_ones() -> None:
         assert numbers == [f"{rows[rule][name]:.2f}" for name in names]
 
 
+def test_other_numbers_of_the_tutorials_and_the_faq_are_the_measured_ones() -> None:
+    rules = {row["rule"]: row for row in result("rules-h200")["rules"]}
+    replan, again = rules["attention.replan"], rules["compile.again"]
+    compared, http = result("compare-h200"), result("serving-h200")["parts"]["http"]
+    (compiled,) = (
+        c for c in result("true-time-h200")["parts"]["compiled"]["checks"] if "measured against" in c["what"]
+    )
+    waits = [row for row in result("lines-h200")["waits"].values() if isinstance(row, dict)]
+    assert max(abs(row["off"]) for row in waits) <= 0.05
+    joined = [row for row in result("join-accuracy")["rows"] if row["counter"] == "tensor operations"]
+    planted = [
+        f"+{(row['true_after_ns'] - row['true_before_ns']) / 1e3:,.1f} µs | "
+        f"{(row['found_after_ns'] - row['found_before_ns']) / 1e3:+,.1f} µs |"
+        for row in compared["planted"]
+    ]
+    pairs = compared["pairs"]
+    alarms = (
+        f"In {len(pairs['alike'])} more pairs nothing had changed, and five runs a side raised {pairs['alarms']} alarms. "
+        f"One run a side raised {pairs['one_run_alarms']} in {pairs['one_run_pairs']} pairs"
+    )
+    latencies = []
+    for name, key, factor, unit, digits in (
+        ("time to the first token", "ttft_s", 1e3, "ms", 0),
+        ("time per output token", "tpot_s", 1e3, "ms", 0),
+        ("whole answer", "e2e_s", 1, "s", 1),
+    ):
+        times = [f"{factor * http['load'][key][part]:.{digits}f} {unit}" for part in ("p50", "p90", "p99")]
+        latencies.append(f"| {name} | {' | '.join(times)} |")
+    phases = http["phases"]
+    said = {
+        "docs/tutorial-generate.md": [
+            f"from {replan['before_ms']:.2f} to {replan['after_ms']:.2f} ms]",
+            f"the predicted gain was {replan['predicted_ms']:.2f} ms",
+        ],
+        "docs/tutorial-first-token.md": [f"[from {again['before_ms']:.2f} to {again['after_ms']:.2f} ms]"],
+        "docs/tutorial-regression.md": [*planted[:4], alarms],
+        "docs/tutorial-server.md": [
+            *latencies,
+            f"{phases['decode_step']} decode steps, {phases['mixed_step']} mixed steps and one prefill",
+        ],
+        "docs/faq.md": [f"{compiled['true']:.1f} ms became {100 * compiled['off']:.1f} % slower"],
+        "README.md": [f"launches stand for {sum(row['launches'] for row in joined):,}:"],
+    }
+    for file, texts in said.items():
+        page = (ROOT / file).read_text(encoding="utf-8")
+        assert [text for text in texts if text not in page] == [], file
+
+
 def test_the_answer_quoted_in_the_readme_is_what_the_demo_says(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["demo"])
     shown = capsys.readouterr().out.splitlines()
@@ -196,12 +244,17 @@ def test_the_accuracy_in_the_readme_is_the_measured_one() -> None:
 
 def test_the_cost_of_annotation_is_the_measured_one() -> None:
     page = (ROOT / "docs" / "annotate.md").read_text(encoding="utf-8")
-    costs = result("annotate-cost-h200")
-    assert f"{costs['stage_us']:.0f} µs a step for stages, about {costs['module_range_us']:.0f} µs for each" in page
+    costs = result("annotate-cost-cpu")
     stages, modules = costs["stages"], costs["modules"]
-    ranges, step = f"{modules['named_modules']:.0f}", f"{modules['off_ms']:.0f} to {stages['off_ms']:.0f} ms"
-    shares = [f"{100 * part['computed_share']:.{digits}f} %" for part, digits in ((stages, 2), (modules, 1))]
-    assert f"{shares[0]} and (with {ranges} module ranges) {shares[1]} of a decode step of {step}" in page
+    shares = [f"{100 * part['computed_share']:.2f} %" for part in (stages, modules)]
+    off, low, high = (f"{100 * (stages[name] - 1):.1f} %" for name in ("ratio", "ratio_low", "ratio_high"))
+    for text in (
+        f"{costs['stage_us']:.1f} µs a step for stages, about {costs['module_range_us']:.1f} µs for each module range]",
+        f"which is {shares[0]} and (with {modules['named_modules']:.0f} module ranges) {shares[1]} of a decode step of "
+        f"{stages['off_ms']:.0f} ms.",
+        f"stages cost {off}, and half of the pairs lie between {low} and {high}.",
+    ):
+        assert text in page, text
 
 
 def test_the_numbers_of_the_readme_are_the_measured_ones() -> None:

@@ -28,6 +28,7 @@ from _llm_perf_annotate import engine_batches, engines, log
 from _llm_perf_annotate.engine_targets import FIELDS, TARGETS
 from _llm_perf_annotate.stages import Stages, state
 
+SPECULATORS = "vllm.v1.worker.gpu.spec_decode"
 CHECKED = json.loads((Path(__file__).parent / "engines.json").read_text(encoding="utf-8"))
 
 
@@ -297,6 +298,25 @@ def test_a_draft_inside_a_draft_is_one(opened: list[str]) -> None:
     speculative.EagleDraftWorker().draft()
     runner.ModelRunner().forward(batch)
     assert opened == ["draft", "|", "draft, batch = 4, tokens = 4", "|"]
+
+
+def test_guesses_are_drafts_also_where_the_large_model_guesses_or_tokens_are_chosen(opened: list[str]) -> None:
+    """vLLM's runner guesses while it chooses tokens; SGLang's `uno` has the target's own runner guess."""
+    worker, speculator = worker_module(execute_model=execute_model)[0], ModuleType(f"{SPECULATORS}.ngram.speculator")
+    speculator.NgramGPUSpeculator = type("NgramGPUSpeculator", (), {"propose": lambda self: 7})
+    worker.Worker.sample_tokens = lambda self: speculator.NgramGPUSpeculator().propose()
+    runner = ModuleType("sglang.srt.model_executor.model_runner")
+    runner.ModelRunner = type("ModelRunner", (), {"forward": lambda self, forward_batch: 0, "is_draft_worker": False})
+    uno = ModuleType("sglang.srt.speculative.uno_worker_v2")
+    batch = SimpleNamespace(forward_mode=Mode.TARGET_VERIFY, batch_size=4)
+    uno.UnoWorkerV2 = type("UnoWorkerV2", (), {"_run_draft_block": lambda self: runner.ModelRunner().forward(batch)})
+    stages = stages_into(opened)
+    for module in (worker, speculator, runner, uno):
+        engines.annotate(module, stages)
+    assert worker.Worker().sample_tokens() == 7
+    uno.UnoWorkerV2()._run_draft_block()
+    runner.ModelRunner().forward(batch)
+    assert opened == ["sample", "draft", "|", "|", "draft", "|", "verify, batch = 4, tokens = 4", "|"]
 
 
 def test_names_with_numbers_have_an_end(opened: list[str], monkeypatch: pytest.MonkeyPatch) -> None:

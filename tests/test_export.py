@@ -48,6 +48,14 @@ def test_a_trace_read_back_is_the_same_program(tmp_path: Path) -> None:
     ]
 
 
+def test_a_gap_says_why_the_gpu_waits_and_for_what(tmp_path: Path) -> None:
+    gaps = [event for event in exported(tmp_path, "lines-*-waits.sqlite")["traceEvents"] if event.get("cat") == "idle"]
+    long = [event["name"] for event in gaps if event["dur"] >= 10_000]
+    assert long.count("idle: python, lines.py(163): waits") >= 5  # the lock, in each of five steps
+    assert any(name.startswith("idle: host.alloc, cudaFree") for name in long)
+    assert {event["name"] for event in gaps if event["dur"] < 100} == {"idle"}
+
+
 @pytest.mark.parametrize(
     "name",
     ["nsys-*-threads.sqlite", "nsys-*-ranks.sqlite", "nsys-*-graph_node.sqlite", "nsys-*-names.sqlite", "kineto-"],

@@ -38,6 +38,7 @@ from llm_perf_opt.regions.patterns import parse_pattern
 from llm_perf_opt.report.json_report import as_json
 from llm_perf_opt.rundir.state import state_of
 from llm_perf_opt.untrusted import parse_json, read_bytes, read_json
+from synthetic import make_export
 
 SLOW = {"packed bombs": 1, "nsys SQLite, structure": 1, "work out of proportion": 1}
 A_FEW = 2  # of each other kind; `make fuzz` has ten thousand
@@ -428,3 +429,13 @@ def test_numbers_are_finite_however_they_are_written(digits: int, power: int, po
             parse_json(f'{{"a": [1, -{number}]}}')
     else:
         assert parse_json(f'{{"a": [1, -{number}]}}') == {"a": [1, -float(number)]}
+
+
+def test_a_launch_at_an_impossible_moment_leaves_the_warmup_of_others_alone(tmp_path: Path) -> None:
+    million = 1_000_000
+    begins = [1_000 * million * n for n in range(1, 13)]
+    ranges = [("step", start, start + (400 if start == begins[0] else 10) * million) for start in begins]
+    kernels = [("k", start + 10, start + 100, start + 2 * million) for start in begins]
+    made = make_export(tmp_path / "far.sqlite", ranges, [*kernels, ("lost", -(2**63) + 1, begins[-1], begins[-1] + 50)])
+    (step,) = (region for region in llm_perf_opt.load(made).data.main_scope.regions if region.name == "step")
+    assert (step.timing.warmup.instances, step.inclusive.kernel_count) == (1, 12)

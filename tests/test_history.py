@@ -92,6 +92,10 @@ def test_a_folder_of_runs_is_told_and_drawn(tmp_path: Path, capsys: pytest.Captu
         f"Page: {out / 'history.html'}",
         f"Next: llm-perf compare {tmp_path / 'runs' / 'r3'} {tmp_path / 'runs' / 'r4'}",
     ]
+    assert main(["runs", "history", str(tmp_path), "--out", str(out)]) == 0  # of a folder further up, the same
+    assert capsys.readouterr().out.splitlines()[-1] == shown.splitlines()[-1]
+    assert main(["runs", "history", str(tmp_path / "runs"), "--out", str(out)]) == 0
+    capsys.readouterr()
     content = json.loads((out / "history.json").read_text(encoding="utf-8"))
     (step,) = [region for region in content["programs"][0]["regions"] if region["key"] == "step"]
     assert [change["run"] for change in step["changes"]] == ["r4"]

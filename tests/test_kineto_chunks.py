@@ -92,6 +92,26 @@ def with_shapes_and_stacks() -> str:
     return json.dumps(trace | {"traceEvents": events})
 
 
+def events_behind() -> str:
+    """Events in a list that is not `traceEvents` are none of the trace."""
+    trace = loaded()
+    events = sorted(trace.pop("traceEvents"), key=lambda event: event.get("cat") == "cpu_op")
+    return json.dumps(trace | {"traceEvents": events, "otherEvents": events[-900:]})
+
+
+def events_before() -> str:
+    trace = loaded()
+    return json.dumps({"other": [1, {"x": 1, "traceEvents": trace["traceEvents"][100:900]}]} | trace)
+
+
+def events_in_arguments() -> str:
+    def change(event: dict[str, Any]) -> None:
+        if event.get("cat") == "cpu_op":
+            event["args"]["within"] = {key: event[key] for key in ("ph", "cat", "name", "pid", "tid", "ts", "dur")}
+
+    return rewritten(change, separators=(",", ":"))
+
+
 # How others write the same: re-dumped, indented, sorted, since 1970, with what JSON does not know.
 LAYOUTS: dict[str, Layout] = {
     "as recorded": lambda: TEXT,
@@ -104,6 +124,9 @@ LAYOUTS: dict[str, Layout] = {
     "since 1970, whole microseconds": whole_microseconds,
     "threads as strings": named_threads,
     "shapes and stacks": with_shapes_and_stacks,
+    "events behind the list": events_behind,
+    "events before the list": events_before,
+    "events in arguments": events_in_arguments,
     "NaN": lambda: TEXT.replace('"est. achieved occupancy %": 0', '"est. achieved occupancy %": NaN'),
     "tab in a name": lambda: TEXT.replace("aten::view", "aten::\tview"),
     "quote in a name": lambda: TEXT.replace("aten::view", 'aten::\\"view'),
@@ -148,6 +171,15 @@ def test_chunks_say_what_the_whole_says(layout: str, monkeypatch: pytest.MonkeyP
     whole = content(read(text, WHOLE, monkeypatch))
     assert whole["kernels"]
     assert content(read(text, SMALL, monkeypatch)) == whole
+
+
+def test_members_of_a_packed_file_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where one unpacks to more than is taken at once."""
+    whole, text = content(read(TEXT, WHOLE, monkeypatch)), TEXT.encode()
+    (tmp_path / "trace.json.gz").write_bytes(gzip.compress(text[:200_000]) + gzip.compress(text[200_000:]))
+    monkeypatch.setattr(kineto_chunks, "CHUNK", SMALL)
+    with (tmp_path / "trace.json.gz").open("rb") as file:
+        assert content(read_kineto(file, "trace")) == whole
 
 
 @pytest.mark.process

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from attrs import evolve
 
 from fake_tools import json_alone as json_alone
 from fake_tools import tools as tools
@@ -297,6 +298,27 @@ def test_all_numbers_of_an_answer_are_of_the_undisturbed_program() -> None:
     assert waits["host.unknown"] == pytest.approx(parts["unseen"])
     assert waits["launch.graph"] == pytest.approx(parts["launch"])
     assert "84 % of that while the host does something that was not recorded: 20.2 ms in 10 gaps" in report.answer.why
+
+
+@pytest.mark.parametrize(
+    ("took", "on_gpu", "busy"),
+    [(0.08, True, 0.08), (0.08, False, 0.1), (0.05, True, 0.1), (0.12, True, 0.1)],
+    ids=["at a lower clock", "the host's clock", "work of other streams", "it waits"],
+)
+def test_work_that_took_longer_in_the_recording_takes_what_the_gpu_was_timed_with(
+    took: float, on_gpu: bool, busy: float
+) -> None:
+    """A kernel of 100 ms in each step, and steps that take less than that by themselves."""
+    rows = [("step", round(1e9 + i * 2e8), round(1e9 + i * 2e8 + 1.01e8)) for i in range(10)]
+    recorded = recorded_timeline(rows, [("gemm", start + 500_000, 100_000_000) for _, start, _ in rows])
+    measured = _measured(*[("step", 1 + 0.2 * i, 1 + 0.2 * i + took) for i in range(10)])
+    if on_gpu:
+        measured = evolve(measured, ranges=evolve(measured.ranges, gpu_start=measured.ranges.start))
+    found = _found(build_report([recorded], ReportOptions(), measured=[measured]))["step"].performance
+    assert found.time.busy.of("s") == pytest.approx(10 * busy)
+    if busy < 0.1:
+        assert found.speed_of_light.now.of("s") == pytest.approx(10 * took)
+    assert found.families[0].time.of("s") == pytest.approx(10 * busy)
 
 
 def test_a_program_that_did_something_else_is_compared_as_a_whole() -> None:

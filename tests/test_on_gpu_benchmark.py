@@ -10,6 +10,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 import on_gpu
+import try_levers
 from provenance import RESULTS
 
 
@@ -40,3 +41,20 @@ def test_results_go_where_earlier_ones_are(monkeypatch: pytest.MonkeyPatch, tmp_
 def test_a_piece_that_would_not_end_in_time_is_not_begun(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert run(monkeypatch, tmp_path, "raise SystemExit(1)", within="4") == 0
     assert not (tmp_path / "out" / "on-gpu.json").exists()
+
+
+def test_trials_go_on_with_what_is_not_measured_yet() -> None:
+    parts = try_levers.parts_of("moe,train:levers")
+    assert parts == [("moe", "broken"), ("moe", "levers"), ("train", "levers")]
+    rows = {
+        "moe": {"levers_commit": "abc", "error": "", "broken_commit": "old"},
+        "train": {"levers_commit": "abc", "error": "it failed"},
+    }
+    assert try_levers.missing(parts, rows, "abc") == [("moe", "broken"), ("train", "levers")]
+    assert len(try_levers.parts_of("")) == 2 * len(try_levers.KINDS)
+    with pytest.raises(ValueError, match="no part moe:all"):
+        try_levers.parts_of("moe:all")
+
+
+def test_no_trial_is_begun_that_would_not_end_in_time() -> None:
+    assert list(try_levers.measured(try_levers.parts_of("fp32"), 1, "70s", 1.0)) == []

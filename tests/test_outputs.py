@@ -429,6 +429,28 @@ def test_a_pattern_that_matches_nothing_keeps_the_report(out: Path, capsys: pyte
     assert content(out) != before
 
 
+@pytest.mark.process
+def test_the_report_of_a_run_is_not_replaced_by_that_of_something_else(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = RunDirectory.create(tmp_path / "run", ["python", "x.py"], {}, made_by="profile")
+    (run.path / "nsys").mkdir(exist_ok=True)
+    shutil.copy(TRAIN, run.path / "nsys" / f"run.sqlite{TRAIN.suffix}")
+    run.finish("done")
+    run.release()
+    own, other = ["report", str(run.path), "--quiet"], str(RECORDINGS / "nsys-2025.3.1-h200-ranks.sqlite.gz")
+    assert main(own) == 0
+    before = content(run.path)
+    assert main(["report", other, "--out", str(run.path)]) == 0
+    assert "that of the run in this folder, and this one is of other recordings" in capsys.readouterr().err
+    assert content(run.path) == before
+    assert main([*own, "--include", "step"]) == 0  # of itself, as often as one likes
+    narrower = content(run.path)
+    assert narrower != before
+    assert main(["report", other, "--out", str(run.path), "--force", "--quiet"]) == 0
+    assert content(run.path) != narrower
+
+
 def test_a_finished_report_is_opened(out: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = content(out)
     assert main(["report", str(out / "report.json")]) == 0

@@ -91,6 +91,20 @@ def test_a_prefill_is_no_decode_step() -> None:
     ]
 
 
+def test_steps_of_tensorrt_are_one_region_of_each_phase() -> None:
+    """Its ranges are numbered, and say in the same words what is read and what is made."""
+
+    def step(prompts: int, tokens: int, others: int) -> list[str]:
+        name = "[Executor] _forward_step {}: {} ctx reqs, {} ctx tokens, {} gen reqs"
+        return [name.format(100 * others + n, prompts * n, tokens * n, others) for n in range(1, 9)]
+
+    assert set(names_of(*step(1, 512, 0), *step(0, 0, 8), *step(0, 0, 16), *step(1, 512, 8))) == {
+        "[Executor] _forward_step *: * ctx reqs, * ctx tokens, 0 gen reqs",
+        "[Executor] _forward_step *: * ctx reqs, * ctx tokens, 8 gen reqs",
+        "[Executor] _forward_step *: 0 ctx reqs, 0 ctx tokens, * gen reqs",
+    }
+
+
 def test_the_expression_for_ncu_matches_the_recorded_names_and_no_other() -> None:
     names = [f"Batch ({i}) $x" for i in range(3)]
     pools = Pools.of(Counter(names), 1, lambda name: False)

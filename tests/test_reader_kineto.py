@@ -373,6 +373,14 @@ def test_of_ranges_that_begin_together_the_outer_one_comes_first() -> None:
     assert names(timeline, timeline.ranges.name) == ["outer", "inner"]
 
 
+def test_a_step_that_rounding_makes_end_in_the_next_one_does_not_hold_it() -> None:
+    times = ((0, 10.4), (10, 10.0), (20, 5.0), (21, 2.0), (24.5, 0.5))
+    timeline = read_events(*(complete("user_annotation", f"step{n}", ts, dur) for n, (ts, dur) in enumerate(times)))
+    assert timeline.ranges.end.tolist() == [10_000, 20_000, 25_000, 23_000, 25_000]
+    far = read_events(complete("user_annotation", "a", 0, 12), complete("user_annotation", "b", 10, 10))
+    assert far.ranges.end.tolist() == [12_000, 20_000]
+
+
 def test_traces_of_2021_are_read() -> None:
     """Categories in capitals, threads as strings; annotations are operators, and only steps are certain."""
     timeline = read(

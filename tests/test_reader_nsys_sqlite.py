@@ -148,6 +148,15 @@ def test_without_a_process_column_one_process_needs_none(changed: Change) -> Non
     assert shape(found) == shape(timeline("train"))
 
 
+def test_without_a_process_column_and_without_ranges_the_process_is_that_of_the_calls(changed: Change) -> None:
+    tables = (f"ALTER TABLE CUPTI_ACTIVITY_KIND_{table} DROP COLUMN globalPid" for table in ("MEMCPY", "MEMSET"))
+    found = changed("train", f"DELETE FROM {NVTX}", *tables, without=(KERNELS, "globalPid"))
+    assert [process.pid for process in found.processes] == [process.pid for process in timeline("train").processes]
+    whole = report_of(found).main_scope
+    assert whole is not None
+    assert whole.totals.kernel_count == len(timeline("train").kernels)
+
+
 def test_without_graph_node_ids_the_kernels_of_a_graph_stay_at_its_launch(changed: Change) -> None:
     found = changed("graph_node", without=(KERNELS, "graphNodeId"))
     assert shape(found)["LLM@replay_all/decode_step"][0] == 90
@@ -287,6 +296,14 @@ def test_the_gpu_of_an_old_export_is_known(changed: Change) -> None:
         **{"name": "Tesla V100-SXM2-16GB", "sm_count": 80, "clock_hz": 1_530_000_000, "compute_capability": "7.0"},
         **{"memory_bytes": 16945512448, "bandwidth_bytes_per_s": 898_048_000_000},
     }
+
+
+def test_copies_of_an_old_export_have_a_direction(changed: Change) -> None:
+    """It has CUPTI's numbers, and no table of what they mean."""
+    found = changed("train", without=("ENUM_CUDA_MEMCPY_OPER",))
+    named = {found.strings[name] for name in found.copies.name.tolist()}
+    assert named == {timeline("train").strings[name] for name in timeline("train").copies.name.tolist()}
+    assert any("Host-to-Device" in name for name in named)
 
 
 def test_without_strings_nothing_is_lost_but_the_names(changed: Change) -> None:

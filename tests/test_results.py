@@ -18,13 +18,6 @@ from llm_perf_opt.readers.nsys_sqlite import read_nsys_sqlite
 from llm_perf_opt.readers.sqlite_columns import ROWID
 from make_timeline import SOURCE, unpack
 
-# From before benchmarks noted a commit; whoever measures one anew takes it out of here.
-UNNOTED = {
-    *("annotate-cost-cpu", "annotate-cost-h200", "annotate-h200", "bridge-h200", "calibration-h200", "faults", "fuzz"),
-    *("fuzz-seed2", "html-page", "kill-h200", "known-work-h200", "load", "models-h200", "profile-decoder-h200"),
-    "report-speed",
-}
-
 
 def states() -> dict[str, str]:
     """What the page says of each result."""
@@ -47,8 +40,20 @@ def test_results_older_than_the_code_they_measure_are_listed() -> None:
     found = {result.name: "older" if result.older else "current" for result in provenance.results()}
     listed = states()
     assert {name for name in found if found[name] == "older" and listed[name] != "older"} == set()
-    unnoted = {result.name for result in provenance.results() if not result.noted}
-    assert unnoted <= UNNOTED, "a result without the commit it was measured with"
+    known = {commit for result in provenance.results() for commit in result.commits if provenance.is_known(commit)}
+    assert {commit for result in provenance.results() for commit in result.commits} == known
+
+
+def test_every_result_names_the_commits_it_was_measured_with() -> None:
+    """All of it: measure it again, or take it away."""
+    assert [name for name in provenance.names() if not provenance.noted(name)[1]] == []
+
+
+def test_parts_without_a_commit_have_the_one_that_the_file_tells() -> None:
+    note = "Parts a, b_c and d were measured with commit 1234567; e on the same day with 89abcde (before f), g with abcdef0. Runs took 3 s (commits 1111111)."
+    named = {"a": "1234567", "b_c": "1234567", "d": "1234567", "e": "89abcde", "g": "abcdef0"}
+    assert provenance.commits_told(note) == named
+    assert provenance.commits_told("The identifier is taken out by hand.") == {}
 
 
 def test_a_benchmark_knows_its_commit(monkeypatch: pytest.MonkeyPatch) -> None:

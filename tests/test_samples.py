@@ -207,7 +207,7 @@ def test_without_limits_everything_inside_the_ranges_is_taken(
 
 def test_the_command_is_the_one_that_was_recorded() -> None:
     (capture,) = planned().captures
-    recorded = json.loads((ROOT / "benchmarks/results/profile-decoder-h200.json").read_text())
+    recorded = json.loads((ROOT / "tests/transcripts/profile-decoder-h200.json").read_text())
     argv = next(step["argv"] for step in recorded["steps"] if step["name"] == "ncu")
     own = capture.argv(["python3", "decoder.py", "--layers", "8", "--steps", "8"], ncu=argv[0], folder="run1/ncu")
     assert own == [a for a in argv if a not in ("--log-file", "run1/ncu/ncu.log")]
@@ -586,7 +586,7 @@ def test_a_run_that_was_faster_than_thought_possible_does_not_make_passes_free()
 
 
 def test_what_a_recorded_run_cost_is_learned_from_its_manifest_and_report() -> None:
-    recorded = json.loads((ROOT / "benchmarks/results/profile-decoder-h200.json").read_text())
+    recorded = json.loads((ROOT / "tests/transcripts/profile-decoder-h200.json").read_text())
     manifest = {
         **recorded,
         "tools": {"ncu": "2025.3.1.0 (/usr/local/cuda/bin/ncu)"},

@@ -146,6 +146,37 @@ def test_an_interrupt_ends_the_reader_at_once(monkeypatch: pytest.MonkeyPatch) -
     assert not Path(f"/proc/{pids[0]}").exists()
 
 
+@pytest.mark.usefixtures("either_way")
+def test_what_was_begun_before_is_not_begun_again(tmp_path: Path) -> None:
+    """The answer is that of the process that was begun; other words, or the same a second time, begin another."""
+    job, begun = f"{__name__}:do", tmp_path / "begun"
+    begun.touch()
+    deed = f"file = open({str(begun)!r}, 'a')\nfile.write(str(os.getpid()) + '\\n')\nfile.close()\nanswer = os.getpid()"
+    sandbox.prefetch(job, [deed], SMALL)
+    until = time.monotonic() + 20
+    while not begun.read_text().endswith("\n") and time.monotonic() < until:
+        time.sleep(0.01)
+    asked = [sandbox.call(job, [deed], "x", SMALL) for _ in range(2)]
+    asked.append(sandbox.call(job, [deed + "\n"], "x", SMALL))
+    assert len(set(asked)) == 3
+    assert begun.read_text().split() == [str(pid) for pid in asked]
+    for pid in asked:
+        assert not Path(f"/proc/{pid}").exists()
+
+
+def test_a_report_reads_its_timeline_once_and_in_one_process(tmp_path: Path) -> None:
+    timeline = tmp_path / "timeline.sqlite"
+    timeline.write_bytes(plain_bytes(recording("nsys-2025.3.1-h200-train.sqlite")))
+    program = "import os\nfork, forks = os.fork, []\n"
+    program += "os.fork = lambda: forks.append(fork()) or forks[-1]\n"
+    program += (
+        "from llm_perf_opt.cli.main import main\ncode = main()\nassert len(forks) == 1, forks\nraise SystemExit(code)"
+    )
+    words = ["report", str(timeline), "--format", "json", "--out", str(tmp_path / "out"), "--quiet"]
+    subprocess.run([sys.executable, "-c", program, *words], check=True, timeout=60)
+    assert (tmp_path / "out" / "report.json").exists()
+
+
 def test_the_reader_has_nothing_of_the_program_that_asked(tmp_path: Path) -> None:
     """No open file, hence no lock of a run; nothing it prints is seen."""
     with (tmp_path / "held").open("w") as held:

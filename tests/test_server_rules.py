@@ -97,9 +97,11 @@ def test_steps_with_and_without_a_graph_are_groups_of_their_own() -> None:
 
 def test_what_lies_between_and_outside_the_steps_is_named() -> None:
     found = {d.code: d.message for d in report_of([ServedStep(schedule_us=800, fill_us=400)] * 20).diagnostics}
-    assert "schedule 800 µs, update 50 µs, other work 425 µs; the GPU is idle for 69% of that" in found["BETWEEN_STEPS"]
+    assert (
+        "schedule 800 µs, update 50 µs, other work 425 µs; the GPU is idle for 69 % of that" in found["BETWEEN_STEPS"]
+    )
     assert "1.28 ms (median)" in found["BETWEEN_STEPS"]
-    assert "16.0% of the GPU's time from the first step to the last lies in no step" in found["OUTSIDE_STEPS"]
+    assert "16.0 % of the GPU's time from the first step to the last lies in no step" in found["OUTSIDE_STEPS"]
     assert "FillFunctor" in found["OUTSIDE_STEPS"]
     quiet = {d.code for d in report_of([ServedStep()] * 20).diagnostics}
     assert "BETWEEN_STEPS" in quiet
@@ -111,6 +113,20 @@ def test_a_pause_without_requests_is_none_of_the_engine() -> None:
     steps = [ServedStep()] * 10 + [ServedStep(schedule_us=500_000)] + [ServedStep()] * 10
     found = {d.code: d.message for d in report_of(steps).diagnostics}
     assert "takes 115 µs (median), on average schedule 50 µs" in found["BETWEEN_STEPS"]
+
+
+def test_steps_of_an_engine_that_runs_ahead_end_when_their_work_is_done() -> None:
+    """Their ranges are closed after a tenth of that: tokens per second would be ten times too many."""
+    report = report_of([ServedStep(**{**asdict(step), "waits": False}) for step in SHOWN["serve.mixed"][0]])
+    regions = {r.name: r for r in report.scopes[-1].regions if r.timing is not None and r.timing.steps is not None}
+    for name, kernel_us in (("decode_step", 100), ("mixed_step", 700)):
+        steps = regions[name].timing.steps
+        assert regions[name].timing.steady.median_ns < 0.2e6
+        assert steps.median_ns == pytest.approx(20 * kernel_us * 1000, rel=0.02)
+        assert steps.groups[0].median_ns == steps.median_ns
+    assert "14 ms in a mixed step (2,048 tokens) and 2.02 ms" in next(
+        fix.because for fix in report.answer.fixes if fix.rule == "serve.mixed"
+    )
 
 
 def _ranges(timeline: Timeline, name: str) -> np.ndarray:
@@ -144,6 +160,8 @@ def test_the_steps_of_a_real_engine_wait_for_the_plans_of_cudnn_and_for_its_sche
     assert "enable_cudnn_sdp(False)" in report.answer.fixes[0].action
     assert {("attention.replan", "LLM@decode_step"), ("serve.schedule", "LLM@schedule")} <= told
     assert not [rule for rule, _ in told if rule == "host.data"]
+    # What the engine launches between two steps is of its scheduler: nobody captures that.
+    assert not told & {("launch.graph", "LLM@schedule"), ("launch.graph", "LLM@update")}
     steps = {
         key.partition("@")[2]: found.inclusive.kernel_count for key, found in regions_of(report.main_scope).items()
     }

@@ -82,6 +82,7 @@ def test_a_server_under_load(tmp_path: Path) -> None:
     assert (seen["output_tokens"], seen["prompt_tokens_mean"]) == (9 * 12, 90)
     assert seen["output_tokens"] == sum(made for step in steps for _, made, _ in step)
     assert 0 < seen["ttft_s"]["p50"] <= seen["e2e_s"]["p50"]
+    assert 0 <= seen["itl_s"]["p50"] <= seen["itl_s"]["p99"] <= seen["e2e_s"]["p99"]
     assert [d["code"] for d in report["diagnostics"] if d["code"] == "LOAD"] == ["LOAD"]
 
 
@@ -188,7 +189,9 @@ def test_a_server_that_is_kept_goes_on_until_it_is_interrupted(
     port, records, run = free_port(), tmp_path / "records.json", tmp_path / "run"
     url = f"http://127.0.0.1:{port}"
     command = [sys.executable, str(SERVER), str(port), str(records)]
-    options = ["--load", "4", "--output-tokens", "6", "--url", url, "--keep", "--out", str(run)]
+    # Long enough for times to be written: what came last is written with the next step, or at the end.
+    load = ["--load", "12", "--concurrency", "2", "--prompt-tokens", "8", "--output-tokens", "60"]
+    options = [*load, "--url", url, "--keep", "--out", str(run)]
     product = [sys.executable, "-c", "from llm_perf_opt.cli.main import entry; entry()", *verb]
     with subprocess.Popen([*product, *options, "--", *command], stderr=subprocess.PIPE, text=True) as child:
         try:
@@ -361,6 +364,9 @@ def test_the_client_counts_what_came_and_what_failed(broken: int) -> None:
     assert found["output_tokens"] == 9  # pieces: what the server says of itself is no count
     assert found["prompt_tokens_mean"] is None
     assert found["first_failure"]
+    waits = client.waits()
+    assert [len(rows) for rows in waits.values()] == [3, 6]  # of three answers of three pieces
+    assert all((rows[:, 1] >= rows[:, 0]).all() for rows in waits.values())
 
 
 def test_a_server_that_is_not_there_is_not_ready() -> None:

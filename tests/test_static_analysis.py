@@ -21,8 +21,9 @@ from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
 from llm_perf_opt.static_analysis.architecture import Architecture, architecture_of  # noqa: E402
 from llm_perf_opt.static_analysis.counting import EXPERTS_NOTE, count_stage  # noqa: E402
-from llm_perf_opt.static_analysis.counts import ESTIMATED, MATRIX, MOVES_DATA, NOT_COUNTED, StageCount  # noqa: E402
+from llm_perf_opt.static_analysis.counts import ESTIMATED, MATRIX, MOVES_DATA, NOT_COUNTED, AttentionShape, StageCount  # noqa: E402
 from llm_perf_opt.static_analysis.formulas import EXPERTS, HEAD, matrix_parameters  # noqa: E402
+from llm_perf_opt.static_analysis.observe import observed_work  # noqa: E402
 from llm_perf_opt.static_analysis.stage import StageWork, StaticStage  # noqa: E402
 from llm_perf_opt.static_analysis.static_compute import analyse, analyse_session, as_json, write_static_compute  # noqa: E402
 from llm_perf_opt.static_analysis.static_compute_md import render_markdown  # noqa: E402
@@ -311,6 +312,16 @@ def test_sliding_windows_bound_the_cache_of_later_steps() -> None:
         assert stage.comparison.agrees
     assert [shape.keys for shape, _ in decode.count.attention] == [64]
     assert any("not told of a causal mask" in s for s in prefill.comparison.explanations)  # a mask tensor is passed
+
+
+@pytest.mark.parametrize(("heads", "queries", "found"), [(32, 1, 1), (32, 5, 5), (8, 4, 1), (8, 5, None), (4, 8, None)])
+def test_attention_whose_heads_are_packed_into_queries(heads: int, queries: int, found: int | None) -> None:
+    """transformers 5.23 passes the four query heads of each key head as four queries of one head."""
+    architecture = architecture_of(transformers.AutoConfig.for_model("mistral", num_hidden_layers=2))
+    assert isinstance(architecture, Architecture)
+    shape = AttentionShape("sdpa", "bfloat16", 3, heads, heads, queries, 64, 128, 128, "tensor")
+    work = observed_work(StageCount("decode", 1, attention=[(shape, 2)]), architecture)
+    assert (work and (work.batch, work.new_tokens, work.cached_tokens)) == (found and (3, found, 64 - found))
 
 
 # --------------------------------------------------------------------------------------------------- experts

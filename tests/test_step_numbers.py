@@ -46,6 +46,18 @@ MS = 1_000_000
         ("step[DECODE bs=64]", (64, 64, 64), "decode_step"),
         ("step[EXTEND bs=1 toks=4096]", (1, 4096, UNKNOWN), "prefill"),
         ("step[TARGET_VERIFY bs=4]", (UNKNOWN,) * 3, "verify"),
+        ("step[VERIFY bs=4]", (UNKNOWN,) * 3, "verify"),
+        ("step[DRAFT bs=4 g_sq=12 g_sqsq=36 g_sqsk=90 g_sk=30]", (4, 12, UNKNOWN), "draft"),
+        ("step[DECODE bs=4 g_sq=4 g_sqsq=4 g_sqsk=30 g_sk=30]", (4, 4, 4), "decode_step"),
+        (
+            "step[MIXED bs=9 c=1 g=8 c_sq=512 c_sk=512 c_sqsq=9 c_sqsk=9 g_sq=8 g_sk=9 g_sqsq=8 g_sqsk=9]",
+            (9, 520, UNKNOWN),
+            "mixed_step",
+        ),
+        ("[Executor] _forward_step 60000: 0 ctx reqs, 0 ctx tokens, 32 gen reqs", (32, 32, UNKNOWN), "decode_step"),
+        ("[Executor] _forward_step 7: 1 ctx reqs, 512 ctx tokens, 8 gen reqs", (9, 520, UNKNOWN), "mixed_step"),
+        ("[Executor] _forward_step 7: 2 ctx reqs, 0 gen reqs", (UNKNOWN,) * 3, "prefill"),
+        ("[Executor] _forward_step: 0 ctx reqs, 0 gen reqs", (0, 0, UNKNOWN), "step"),
         ("train, batch = 8", (UNKNOWN,) * 3, "step"),
         ("decode_step", (UNKNOWN,) * 3, "decode_step"),
     ],
@@ -77,7 +89,9 @@ def test_public_traces_of_engines_have_the_right_phases(trace: str, expected: tu
     timeline = read_recording(found)
     assert isinstance(timeline, Timeline)
     regions = build_report([timeline], ReportOptions()).scopes[-1].regions
-    (steps,) = [region.timing.steps for region in regions if region.timing is not None and region.timing.steps]
+    (region,) = [region for region in regions if region.timing is not None and region.timing.steps]
+    steps, rate = region.timing.steps, region.performance.tokens.now.value
+    assert steps.tokens / sum(group.total_ns for group in steps.groups) * 1e9 == pytest.approx(rate, rel=0.05)
     assert (steps.phase, steps.instances, steps.tokens, steps.new_tokens) == expected
 
 
@@ -152,7 +166,7 @@ def test_a_report_of_a_server(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     shown = capsys.readouterr().out
     assert "batch 4" in shown
     assert "batch 8" in shown
-    assert "after 11 ms in a decode step and after 33 ms in a mixed one (medians); 20% of these" in shown
+    assert "after 11 ms in a decode step and after 33 ms in a mixed one (medians); 20 % of these" in shown
     report = json.loads((tmp_path / "out" / "report.json").read_text())
     regions = {region["key"]: region for region in report["scopes"][-1]["regions"]}
     assert set(regions) == {"LLM@decode_step", "LLM@prefill", "LLM@mixed_step"}

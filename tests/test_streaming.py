@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import attrs
+import numpy as np
 import pytest
 
 from conftest import codes, plain_bytes, recording, regions_of, timeline
@@ -117,6 +118,37 @@ def test_of_all_timelines_only_the_first_is_kept_until_its_launches_are_drawn(un
     assert report.timeline_detail is not None
     told = next(d for d in report.diagnostics if d.code == "LAUNCHES_OF_ONE")
     assert "4 recordings" in told.message
+
+
+def owners(columns: Any) -> Iterator[Any]:
+    """What holds the memory of its columns: a view of a few of its rows keeps all of it."""
+    for name in attrs.fields_dict(type(columns)):
+        value = getattr(columns, name)
+        if isinstance(value, np.ndarray) and value.size:
+            while isinstance(value.base, np.ndarray):
+                value = value.base
+            yield value
+        elif attrs.has(type(value)):
+            yield from owners(value)
+
+
+def test_nothing_keeps_the_columns_of_a_rank(unpacked: Any) -> None:
+    held: list[list[weakref.ref[Any]]] = []
+
+    def reading() -> Iterator[Timeline]:
+        for _ in range(4):
+            found = read_recording(unpacked(recording("nsys-*-train.sqlite")))
+            assert isinstance(found, Timeline)
+            assert len(found.host)
+            held.append([weakref.ref(owner) for owner in owners(found)])
+            yield found
+            del found
+        left.extend(sum(ref() is not None for ref in refs) for refs in held)
+
+    left: list[int] = []
+    build_streamed_report(reading, ReportOptions())
+    assert left[0] > 10  # those of the first are kept: single launches are drawn from it
+    assert left[1:3] == [0, 0]
 
 
 def test_the_command_reads_ranks_one_by_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,22 +18,24 @@ from llm_perf_opt.cli.main import main
 from llm_perf_opt.comparing.comparison import Comparison, RegionComparison
 from llm_perf_opt.errors import UserError
 from llm_perf_opt.readers.measured import KIND
-from llm_perf_opt.regions.columns import UNKNOWN_HERE, Process, Ranges, Timeline, Work
+from llm_perf_opt.regions.columns import UNKNOWN_HERE, OnlyOnce, Process, Ranges, Timeline, Work
 from llm_perf_opt.regions.fixes import Fix
 from llm_perf_opt.report.html import render_html
 from llm_perf_opt.report.markdown import render_markdown
 from llm_perf_opt.report.view import view_of
-from llm_perf_opt.trying import turns
+from llm_perf_opt.request import profile_request
+from llm_perf_opt.trying import loop_steps, turns
 from llm_perf_opt.trying.attempts import REFUSED, Attempt, Trial
 from llm_perf_opt.trying.batch_size import batch_levers
 from llm_perf_opt.trying.choice import choose_levers, lacking, predicted_gain
+from llm_perf_opt.trying.compiling import spent_ns, without_compiling
 from llm_perf_opt.trying.economy import repeats, step_to_look_at, worth_timing
 from llm_perf_opt.trying.files_of_trial import render_trial
 from llm_perf_opt.trying.levers import Lever, all_levers, named_levers
 from llm_perf_opt.trying.loop_steps import with_steps
 from llm_perf_opt.trying.output_comparison import DIFFERENT, NOT_COMPARED, SAME, WITHIN_NOISE, Agreement, Reference
 from llm_perf_opt.trying.process_notes import Computed, ProcessNotes, read_notes, use_text
-from llm_perf_opt.trying.program_runs import Run
+from llm_perf_opt.trying.program_runs import ProgramRuns, Run
 from llm_perf_opt.trying.turns import Wanted
 from llm_perf_opt.trying.words import three_sentences
 from printed import check_printed
@@ -129,6 +131,35 @@ def test_a_lever_far_behind_one_that_excludes_it_is_not_timed_again() -> None:
 )
 def test_generate_is_called_until_it_is_warm(counts: dict[str, int], expected: tuple[int, int]) -> None:
     assert repeats(ProcessNotes(processes=1, counts=counts)) == expected
+
+
+def test_what_may_be_slower_by_chance_is_timed_again() -> None:
+    def attempt(after: float, low: float, high: float) -> Attempt:
+        one = attrs.evolve(region("LLM@step", 100e6, after, 10), interval=[low, high])
+        return Attempt([Lever("x", Path())], verdict="unsure", comparison=Comparison("a", "b", "unsure", [], [], [one]))
+
+    slower, noisy = attempt(150e6, 0.4, 0.6), attempt(150e6, -0.3, 3.0)
+    assert worth_timing([slower, noisy]) == [noisy]
+    assert (slower.verdict, noisy.verdict) == ("worse", "unsure")
+
+
+def test_why_a_lever_would_change_nothing_is_said_in_words() -> None:
+    lever = all_levers()["inference-mode"]
+    trained = {"calls": 3, "calls in training": 3}
+    assert "keeps gradients" in lacking(lever, ProcessNotes(counts={**trained, "backward": 3}))
+    assert "model.eval()" in lacking(lever, ProcessNotes(counts=trained))  # nobody trains it
+    needs = {need for one in all_levers().values() for need in one.needs if need != "calls"}
+    for need in needs:
+        assert "there are none" not in lacking(Lever("x", Path(), needs=(need,)), ProcessNotes())
+
+
+def test_a_lever_that_hangs_is_stopped_some_time(tmp_path: Path) -> None:
+    request = profile_request({}, ["python", "a.py"])
+    runs = ProgramRuns(request, None, None, None, first=Run(tmp_path, [], ProcessNotes(), 30.0))  # type: ignore[arg-type]
+    assert runs._patience([]) is None  # the program itself may take as long as it likes
+    assert runs._patience([Lever("x", Path())]) == 900
+    asked = attrs.evolve(request, measure=attrs.evolve(request.measure, timeout_s=5.0))
+    assert ProgramRuns(asked, None, None, None)._patience([Lever("x", Path())]) == 5  # type: ignore[arg-type]
 
 
 def test_a_lever_that_leaves_all_kernels_as_they_are_took_no_effect() -> None:
@@ -279,7 +310,14 @@ def test_an_output_that_is_named_is_compared_by_its_numbers() -> None:
 def test_notes_that_make_no_sense_are_left_out(tmp_path: Path) -> None:
     (tmp_path / "1.json").write_text("[")
     (tmp_path / "2.json").write_text('{"rank": "", "outputs": {"outputs": [{"call": "x"}]}, "models": []}')
-    good = {"rank": "", "outputs": {}, "models": ["M"], "counts": {"calls": 2}, "places": {}, "levers": [["a", 1, "b"]]}
+    good = {
+        "rank": "",
+        "outputs": {},
+        "models": ["M"],
+        "counts": {"calls": 2},
+        "places": {},
+        "levers": [["a", 1, "b\n  at length"]],
+    }
     (tmp_path / "3.json").write_text(json.dumps(good))
     found = read_notes(tmp_path)
     assert (found.processes, found.models, found.evidence) == (1, ["M"], {"a": (True, "b")})
@@ -313,9 +351,57 @@ def test_what_is_between_stages_belongs_to_a_step() -> None:
     assert found.end[steps].max() >= outside
 
 
+def test_steps_that_a_loader_hands_over_in_turns_are_as_long_as_on_average() -> None:
+    """Two workers make a batch in 30 each: every other step waits for both, the next one for nothing."""
+    took = np.array([500, *([30, 0] * 20)])
+    evened = loop_steps._evened_out(took)
+    assert (len(evened), evened[0], evened[-1]) == (41, 500, 0)
+    assert abs(evened[5:-5] - 15).max() <= 1
+
+
+def compiling(spans: list[tuple[int, int]], *rows: tuple[int, int, int]) -> Timeline:
+    """Ranges of one thread, name, begin and end; and when code was compiled."""
+    name, start, end = (np.array(column) for column in zip(*rows, strict=True))
+    none, empty = np.zeros(len(rows), dtype=np.int32), Work.empty()
+    begun, done = np.array(spans, dtype=np.int64).reshape(-1, 2).T
+    once = OnlyOnce(np.zeros(len(spans), dtype=np.int32), np.zeros(len(spans), dtype=np.int32), begun, done)
+    return Timeline(
+        source="", kind=KIND, strings=["prefill", "decode"], domains=[""], processes=[Process(1)], threads=[1],
+        kernels=empty, copies=empty, graphs=empty, only_once=once,
+        ranges=Ranges(start, end, none, none, none, name.astype(np.int32), none.astype(bool), took=end - start),
+    )  # fmt: skip
+
+
+def test_a_call_that_was_compiled_is_no_slower_lever() -> None:
+    """The only prefill is compiled, and the first of the decode steps."""
+    steps = [(1, 1100 + 10 * n, 1109 + 10 * n) for n in range(10)]
+    timeline = compiling([(5, 900), (800, 950), (1001, 1080)], (0, 0, 1000), (1, 1000, 1090), *steps)
+    assert spent_ns(timeline.only_once) == 945 + 79
+    assert without_compiling(timeline).ranges.start.tolist() == [start for _, start, _ in steps]
+
+
+def test_what_is_around_compiled_calls_stays_around_the_others() -> None:
+    steps = [(1, 1000 + 10 * n, 1009 + 10 * n) for n in range(10)]
+    timeline = compiling([(5, 995)], (0, 0, 1100), (1, 1, 999), *steps)
+    left = without_compiling(timeline).ranges
+    assert left.start.tolist() == [0, *(start for _, start, _ in steps)]
+    assert left.duration.tolist() == [1100 - 990, *[9] * 10]
+
+
+def test_what_is_compiled_again_and_again_stays() -> None:
+    rows = [(1, 100 * n, 100 * n + 90) for n in range(8)]
+    timeline = compiling([(start, end - 10) for _, start, end in rows[:6]], *rows)
+    assert len(without_compiling(timeline).ranges) == 8
+    around = without_compiling(compiling([(start, end - 10) for _, start, end in rows[:6]], (0, 0, 2000), *rows)).ranges
+    assert around.duration.tolist() == [2000, *[90] * 8]
+    alone = compiling([(0, 95)], (0, 0, 100))
+    assert len(without_compiling(alone).ranges) == 1  # there is nothing else to go by
+
+
 def region(key: str, before: float, after: float, instances: int) -> RegionComparison:
     return RegionComparison(
-        key, key, None, 0, "better", "", before, after, after / before - 1, [-0.76, -0.74], "runs", "undisturbed",
+        key, key, None, 0, "better", "", before, after, after / before - 1,
+        [after / before - 1.01, after / before - 0.99], "runs", "undisturbed",
         (instances, instances), decides=key == "LLM@step",
     )  # fmt: skip
 
@@ -370,7 +456,9 @@ def test_what_is_not_certain_is_not_called_useless() -> None:
     assert three_sentences(Trial([], [slower]))[0].startswith("Nothing that was tried makes it faster")
     first, _, last = three_sentences(Trial([], [slower, unsure]))
     assert first.startswith("Cannot tell whether anything that was tried makes it faster")
-    assert "--runs" in last
+    assert "--runs 6" in last
+    told = Attempt([lever], verdict="unsure", runs=3, reason="the runs differ too much among themselves: add --runs 14")
+    assert "--runs 14" in three_sentences(Trial([], [slower, told]))[2]
 
 
 def test_the_file_keeps_to_its_schema_and_the_page_escapes_names() -> None:

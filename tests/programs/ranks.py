@@ -1,5 +1,9 @@
 """Data-parallel training on two processes: torchrun --nproc-per-node 2 ranks.py"""
 
+import atexit
+import os
+import sys
+
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -18,3 +22,7 @@ with torch.no_grad():
     model.eval().module(torch.randn(2, 4))
 dist.barrier()  # who leaves while the other still talks may be aborted by gloo
 dist.destroy_process_group()
+# Threads of gloo may still hold Python objects, and abort where they give them up while the interpreter is taken down.
+atexit._run_exitfuncs()
+sys.stdout.flush()
+os._exit(0)

@@ -258,6 +258,7 @@ def _finished(
             launches_of=found.launches_of,
             steady=found.steady,
             undisturbed=times.each_of(found.scopes) if times is not None else {},
+            timed_on_gpu=times.on_gpu if times is not None else (),
             waiting=found.waiting,
             code=found.code,
             slowest=found.common.slowest,

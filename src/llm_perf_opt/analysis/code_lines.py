@@ -64,7 +64,7 @@ class CodeLines:
     def of_scope(self, kernels: Int64s) -> CodeLines:
         """The same of a scope that has these kernels."""
         every = self._warmth.timeline.kernels
-        if len(kernels) == len(every) or not len(self._warmth.timeline.code):
+        if len(kernels) == len(every):
             return self
         mask = np.zeros(len(every), dtype=np.bool_)
         mask[kernels] = True
@@ -104,11 +104,11 @@ class CodeLines:
         return found
 
     def _number(self, key: str) -> int | None:
-        """Of a region; None where there is none, or no code: operators alone are no lines."""
+        """Of a region; None where there is none."""
         table = self._warmth.lifted.table
         if not self._numbers:
             self._numbers.update((table.key(n), n) for n in range(len(table)))
-        return self._numbers.get(key) if len(self._warmth.timeline.code) else None
+        return self._numbers.get(key)
 
     def _launches(self) -> _Launches:
         if self._known is None:

@@ -39,6 +39,7 @@ CAUSES = (
     "end",
     "startup",
     "warmup",
+    "wait",
 )
 _CODE = {cause: number for number, cause in enumerate(CAUSES)}
 NAMED = 100_000  # ns: gaps from here on are given a name
@@ -196,6 +197,7 @@ class _Finder:
             new[-1], called[-1] = _CODE["end"], UNKNOWN
         what_the_host_does = np.isin(new, [_CODE[one] for one in ("python", "thread", "unseen")])
         new[what_the_host_does & (self.end[named] <= self._work_begins())] = _CODE["startup"]
+        new[(new == _CODE["python"]) & over.waits] = _CODE["wait"]
         cause[named] = new
         cause[self._inside(warmup)] = _CODE["warmup"]
 
@@ -256,10 +258,10 @@ class _Finder:
         return not any(((column.start >= begins) & (column.end > since)).any() for column in columns)
 
     def _work_begins(self) -> int:
-        """Where there are no ranges: the moment up to which hardly a kernel had run. Before, a program makes ready."""
+        """Where the program has no ranges of its own: the moment up to which hardly a kernel had run. Before, a program makes ready."""
         ranges, kernels = self.timeline.ranges, self.timeline.kernels
-        mine = ranges.name[ranges.process == self.process]
-        if len(mine) != 1 or self.timeline.strings[mine[0]] != WHOLE:
+        mine = np.unique(ranges.name[ranges.process == self.process]).tolist()
+        if not {self.timeline.strings[name] for name in mine} <= {WHOLE, *self.timeline.operators}:
             return UNKNOWN
         starts = np.sort(kernels.start[kernels.process == self.process])
         return int(starts[len(starts) // _BEGUN]) if len(starts) >= _BEGUN else UNKNOWN
@@ -332,6 +334,7 @@ class _Covering:
         # Who waits for another thread, which is seen at work, does what that one does.
         elsewhere_works = (events(waits) != UNKNOWN) & (self.other_thread != UNKNOWN)
         self.code[elsewhere_works] = UNKNOWN
+        self.waits = np.append(waits, False)[self.code]  # UNKNOWN is the last
         self.other_range = elsewhere()
         kind_elsewhere = np.append(kind_of_range, "")[self.other_range]
         self.input = events(~is_call & (kind == "data"))

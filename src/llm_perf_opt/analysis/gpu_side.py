@@ -99,6 +99,19 @@ class GpuSteps:
         """First start and last end of the work of each instance that has some, in order of time."""
         if (process, region) in self._found:
             return self._found[process, region]
+        _, starts, ends = self._bounds(process, instances, region)
+        used = np.flatnonzero(ends > starts)
+        used = used[np.argsort(starts[used], kind="stable")]
+        self._found[process, region] = starts[used], ends[used]
+        return self._found[process, region]
+
+    def bounds(self, process: int, instances: Int64s, region: int) -> tuple[Int64s, Int64s, Int64s]:
+        """Instances in order, and when the work of each began and ended; UNKNOWN for those without any."""
+        order, starts, ends = self._bounds(process, instances, region)
+        used = ends > starts
+        return order, np.where(used, starts, UNKNOWN), np.where(used, ends, UNKNOWN)
+
+    def _bounds(self, process: int, instances: Int64s, region: int) -> tuple[Int64s, Int64s, Int64s]:
         ranges = self._timeline.ranges
         if process not in self._launched:
             self._launched[process] = _Launched.of(self._timeline, process)
@@ -113,10 +126,7 @@ class GpuSteps:
         starts, ends = (np.full(len(order), sign * np.iinfo(np.int64).max) for sign in (1, -1))
         np.minimum.at(starts, which, launched.start[at])
         np.maximum.at(ends, which, launched.end[at])
-        used = np.flatnonzero(ends > starts)
-        used = used[np.argsort(starts[used], kind="stable")]
-        self._found[process, region] = starts[used], ends[used]
-        return self._found[process, region]
+        return order, starts, ends
 
     def _held(self, launched: _Launched, at: Int64s, region: int) -> Bools:
         """Which launches, all of them made while an instance of the region was open, belong to it."""

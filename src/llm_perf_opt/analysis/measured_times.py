@@ -1,12 +1,13 @@
 """What the regions of a recording take when no profiler looks: the times of a measured run, for the report of another.
 
-A profiler makes the host slower and leaves the kernels as they are. So what the GPU does comes from the recording, and
-how long a region takes from the run without a profiler. The two are joined by the keys of the regions.
+A profiler makes the host slower and leaves the kernels as they are, but for the clock of the GPU. So what the GPU does
+comes from the recording, and how long a region takes from the run without a profiler. The two are joined by the keys of
+the regions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 from attrs import define, evolve
@@ -15,7 +16,7 @@ from llm_perf_opt.analysis.gpu_condition import gpu_diagnoses
 from llm_perf_opt.analysis.scopes import AGGREGATE
 from llm_perf_opt.diagnosis import Diagnosis, diagnose
 from llm_perf_opt.regions.attribution import attribute
-from llm_perf_opt.regions.columns import Int64s, Timeline
+from llm_perf_opt.regions.columns import UNKNOWN_HERE, Int64s, Timeline
 from llm_perf_opt.regions.instances import find_instances
 from llm_perf_opt.regions.merge import merge_timelines
 from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport, Scope
@@ -36,6 +37,7 @@ class MeasuredTimes:
     regions: Mapping[str, NCUProfileRegion]  # of the measured run, evaluated
     each_ns: Mapping[str, float]  # what a steady instance takes, of those that were recorded, too
     host_ns: Mapping[str, float]  # the median of the same by the host's clock alone, as a profiler records them
+    on_gpu: Collection[str]  # those that the GPU's own clock timed, so that their times hold all of their work
     conditions: Sequence[Diagnosis]  # of the GPUs meanwhile, and of runs that differ
 
     @staticmethod
@@ -55,7 +57,8 @@ class MeasuredTimes:
             for key, timing in timings.items()
             if timing is not None and timing.steady.instances
         }
-        return MeasuredTimes(regions, each, _host_medians(part), gpu_diagnoses(whole, list(regions.values())))
+        host, on_gpu = _clocks(part)
+        return MeasuredTimes(regions, each, host, on_gpu, gpu_diagnoses(whole, list(regions.values())))
 
     def set_timings(self, scopes: Sequence[Scope]) -> None:
         """Have the regions of a recording say what they take undisturbed."""
@@ -156,11 +159,15 @@ def _by_name(timeline: Timeline, which: Int64s) -> Iterator[tuple[tuple[str, str
             yield (timeline.domains[domain], timeline.strings[name]), which[own[part]]
 
 
-def _host_medians(timeline: Timeline) -> dict[str, float]:
+def _clocks(timeline: Timeline) -> tuple[dict[str, float], set[str]]:
+    """Of each region the median by the host's clock; and which of them the GPU's clock timed."""
     attribution, ranges = attribute(timeline), timeline.ranges
     steady = np.flatnonzero(~find_instances(timeline, attribution).warmup)
-    took = ranges.end - ranges.start
-    return {
-        attribution.table.key(region): float(np.median(took[steady[part]]))
-        for region, part in group_by(attribution.range_region[steady])
-    }
+    took, begun = ranges.end - ranges.start, ranges.gpu_start
+    host, on_gpu = {}, set()
+    for region, part in group_by(attribution.range_region[steady]):
+        key, mine = attribution.table.key(region), steady[part]
+        host[key] = float(np.median(took[mine]))
+        if begun is not None and (begun[mine] != UNKNOWN_HERE).any():
+            on_gpu.add(key)
+    return host, on_gpu

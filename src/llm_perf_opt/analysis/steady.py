@@ -13,6 +13,7 @@ from attrs import define, evolve, field
 
 from llm_perf_opt.analysis.energy import Energy, share_out
 from llm_perf_opt.analysis.resources import Use, use_of
+from llm_perf_opt.analysis.step_times import step_times
 from llm_perf_opt.analysis.warmup_reason import OTHER, Reasons
 from llm_perf_opt.regions.attribution import Attribution
 from llm_perf_opt.regions.columns import ONCE, UNKNOWN, Int64s, Timeline
@@ -37,6 +38,7 @@ class RegionTimes:
     use: Use = field(factory=Use)
     runs: list[Int64s] = field(factory=list)  # the steady ones by run, where the program was run several times
     numbers: Int64s | None = None  # of the steady ones, as `step_numbers` reads them off their names
+    step_times: Int64s | None = None  # of the steady ones, where they are steps of a server
 
     @staticmethod
     def together(parts: Sequence[RegionTimes]) -> RegionTimes:
@@ -45,6 +47,7 @@ class RegionTimes:
         reasons = {part.why for part in parts if part.why is not None}
         changes = [part.level_change for part in parts if part.level_change is not None]
         numbers = [part.numbers for part in parts if part.numbers is not None]
+        taken = [part.steady if part.step_times is None else part.step_times for part in parts]
         return RegionTimes(
             source=parts[0].source,
             steady=np.concatenate([part.steady for part in parts]),
@@ -53,6 +56,7 @@ class RegionTimes:
             why=next((why for why in (*ONCE, OTHER) if why in reasons), None),
             level_change=changes[-1] if changes else None,
             numbers=np.concatenate(numbers) if len(numbers) == len(parts) else None,
+            step_times=np.concatenate(taken),
         )
 
     def timing(self) -> Timing:
@@ -69,7 +73,7 @@ class RegionTimes:
             energy_interval_j=self.use.energy_interval,
             run_medians_ns=[quantiles(times)[1] for times in self.runs] or None,
             level_change=self.level_change,
-            steps=summed_up(self.numbers, self.steady),
+            steps=summed_up(self.numbers, self.steady if self.step_times is None else self.step_times),
         )
 
 
@@ -84,6 +88,7 @@ class SteadyTimeline:
     reasons: Reasons
     energy: Energy | None  # None but for a program that was measured by itself on a GPU
     numbers: Int64s | None  # of each range, where names say what a step of a server did
+    step_times: Int64s  # of each range: what it takes, where it is such a step
 
     @staticmethod
     def of(timeline: Timeline, attribution: Attribution) -> SteadyTimeline:
@@ -91,7 +96,8 @@ class SteadyTimeline:
         lifted = without_warmup(timeline, attribution, instances) if instances.first.any() else attribution
         energy = share_out(timeline, attribution)
         numbers = step_numbers(timeline)
-        return SteadyTimeline(timeline, attribution, instances, lifted, Reasons.of(timeline), energy, numbers)
+        taken = step_times(timeline, lifted, numbers, instances.steady_duration)
+        return SteadyTimeline(timeline, attribution, instances, lifted, Reasons.of(timeline), energy, numbers, taken)
 
     @property
     def has_warmup(self) -> bool:
@@ -143,6 +149,7 @@ class SteadyTimeline:
             use=use_of(self.timeline.ranges, region, steady, self.energy),
             runs=self._by_run(steady),
             numbers=None if self.numbers is None else self.numbers[steady],
+            step_times=self.step_times[steady],
         )
 
     def _by_run(self, steady: Int64s) -> list[Int64s]:

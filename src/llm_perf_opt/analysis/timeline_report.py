@@ -29,6 +29,7 @@ from llm_perf_opt.regions.blocks import taken
 from llm_perf_opt.regions.columns import UNKNOWN, Bools, CounterSet, Int32s, Int64s, Ranges, Timeline, Work
 from llm_perf_opt.regions.distinct import distinct
 from llm_perf_opt.regions.intervals import union_by_group
+from llm_perf_opt.regions.merged_work import merge_all
 from llm_perf_opt.regions.model import Coverage, MemoryWork, NCUProfileRegion, Scope, ScopeTotals
 from llm_perf_opt.regions.names import short_kernel_name
 from llm_perf_opt.regions.patterns import NameFilter, RegionFilter
@@ -66,8 +67,9 @@ class TimelineReport:
     common: CommonTimes = Factory(CommonTimes)
 
     def __attrs_post_init__(self) -> None:
-        self.timeline, self.attribution = find_regions(self.timeline, self.options.attribution)
-        self.warmth = SteadyTimeline.of(self.timeline, self.attribution)
+        with ThreadPoolExecutor(max_workers=1) as worker:  # beside it, what everything else asks for first
+            worker.submit(merge_all, self.timeline)
+            self.timeline, self.attribution = find_regions(self.timeline, self.options.attribution)
         self.builder = ScopeBuilder(
             self.attribution.table,
             self.timeline.strings,
@@ -79,12 +81,14 @@ class TimelineReport:
     def scopes(self) -> list[Scope]:
         """All scopes with their regions; also finds `coverage`, `existing` and more `diagnostics`."""
         parts = timeline_scopes(self.timeline, kernel_mask(self.timeline, self.kernel_filter), aggregate=True)
-        waiting = Waiting(self.warmth)
+        # NumPy works outside Python's lock: what needs nothing of each other is found side by side.
         with ThreadPoolExecutor(max_workers=1) as worker:
-            pending = worker.submit(waiting.prepare) if self.options.verdicts else None
-            whole = roll_up(self.timeline, self.attribution, parts[-1].selection)
-            if pending is not None:
-                pending.result()
+            pending = worker.submit(roll_up, self.timeline, self.attribution, parts[-1].selection)
+            self.warmth = SteadyTimeline.of(self.timeline, self.attribution)
+            waiting = Waiting(self.warmth)
+            if self.options.verdicts:
+                waiting.prepare()
+            whole = pending.result()
         self.existing = self.builder.existing(whole)
         samples = Samples.of(self.counter_sets)
         counters = None

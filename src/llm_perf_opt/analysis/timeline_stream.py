@@ -43,8 +43,7 @@ from llm_perf_opt.analysis.verdicts.rules import verdict_rules
 from llm_perf_opt.analysis.waiting import KnownWaiting, Waiting
 from llm_perf_opt.diagnosis import Diagnosis
 from llm_perf_opt.regions.attribution import Attribution
-from llm_perf_opt.regions.collective_messages import Messages
-from llm_perf_opt.regions.columns import Int64s, OperatorCalls, Ranges, Timeline, Work
+from llm_perf_opt.regions.columns import Int64s, Timeline
 from llm_perf_opt.regions.combine import CommonNames, Translated, combined
 from llm_perf_opt.regions.instances import Instances
 from llm_perf_opt.regions.model import MemoryWork, Scope, ScopeTotals
@@ -256,15 +255,7 @@ def _padded(counts: Int64s, size: int) -> Int64s:
 
 
 def _without_columns(timeline: Timeline) -> Timeline:
-    """What a report says of the recording itself."""
-    empty, calls = Work.empty(), OperatorCalls.empty()
-    return attrs.evolve(
-        timeline,
-        strings=[],
-        kernels=empty,
-        copies=empty,
-        graphs=empty,
-        ranges=Ranges.empty(),
-        calls=calls,
-        messages=Messages.empty(),
-    )
+    """What a report says of the recording itself. A single column would keep everything that was read with it."""
+    columns = {name: getattr(timeline, name) for name in attrs.fields_dict(Timeline) if name != "merged"}
+    empty = {name: value.empty() for name, value in columns.items() if hasattr(value, "empty")}
+    return attrs.evolve(timeline, strings=[], traffic={}, traffic_of_parts=[], **empty)

@@ -168,7 +168,9 @@ def _import_what_follows(formats: Sequence[str], quiet: bool) -> None:
     """While another process reads: it takes as long as a small file does."""
     needs_launches(formats)
     later = ["numpy.ma", "llm_perf_opt.api.poorer", "llm_perf_opt.report.write"]  # the first by `numpy.unique`
-    later += [] if quiet else ["llm_perf_opt.report.closing", "rich.console", "rich.markup", "rich.table"]
+    shown = ("accounting", "closing", "line_rows", "region_table", "step_rows")
+    rich = ("rich.console", "rich.markup", "rich.table")
+    later += [] if quiet else [*(f"llm_perf_opt.report.{name}" for name in shown), *rich]
     for module in later:
         importlib.import_module(module)
 

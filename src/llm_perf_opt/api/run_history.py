@@ -24,14 +24,20 @@ def read_history(folder: Path) -> tuple[list[ProgramHistory], list[tuple[str, st
         try:
             side = _side(run.path)
         except UserError as error:
-            failed.append((run.path.name, error.message))
+            failed.append((_label(run.path, folder), error.message))
             continue
-        side.label, side.made_at = run.path.name, run.started.isoformat(timespec="seconds")
+        side.label, side.made_at = _label(run.path, folder), run.started.isoformat(timespec="seconds")
         if side.regions:
             sides.append(side)
         else:
-            failed.append((run.path.name, "It has no regions."))
+            failed.append((side.label, "It has no regions."))
     return histories(sides), failed
+
+
+def _label(run: Path, folder: Path) -> str:
+    """Where it lies below the folder: two runs may have one name."""
+    inside = run.relative_to(folder).as_posix() if run.is_relative_to(folder) else "."
+    return run.name if inside == "." else inside
 
 
 def _side(path: Path) -> Side:

@@ -19,6 +19,7 @@ import numpy as np
 from attrs import Factory, define, field
 
 from llm_perf_opt.options.values import local_address
+from llm_perf_opt.regions.columns import Int64s
 from llm_perf_opt.request import ServingRequest
 from llm_perf_opt.untrusted import parse_json
 
@@ -32,6 +33,7 @@ _ANSWER_S = 600.0  # that a server may take for a piece of its answer
 _LONGEST_LINE = 1 << 20  # bytes of a piece
 _LARGEST = 1 << 22  # bytes of an answer that is no stream
 _PERCENTILES = (50, 90, 99)
+FIRST, BETWEEN = "for a first token", "between two tokens"
 _FIRST_TOKENS = 8  # of the answer to the request that is not counted
 
 
@@ -43,6 +45,7 @@ class Answered:
     total_s: float
     tokens: int  # that came
     read: int | None = None  # tokens of the prompt, as the server counts them
+    moments: tuple[float, ...] = ()  # when it was sent, and when each piece of text came
 
     @property
     def tpot_s(self) -> float | None:
@@ -169,7 +172,7 @@ class LoadClient:
             answer = connection.getresponse()
             if answer.status != 200:
                 return f"HTTP {answer.status}: {answer.read(300).decode(errors='replace')}"
-            first, last, pieces = 0.0, began, 0
+            moments = [began]
             usage: Any = None
             while (line := answer.readline(_LONGEST_LINE)) and not self._stop.is_set():  # no more: it is hung up
                 if not line.startswith(b"data:") or (piece := line[5:].strip()) == b"[DONE]":
@@ -177,17 +180,17 @@ class LoadClient:
                 told = parse_json(piece.decode(errors="replace"))
                 usage = (told.get("usage") if isinstance(told, dict) else None) or usage
                 if _has_text(told):
-                    last = time.monotonic()
-                    first = first or last
-                    pieces += 1
+                    moments.append(time.monotonic())
                     if not self._stop.is_set():
-                        self._under_way[threading.get_ident()] = pieces
+                        self._under_way[threading.get_ident()] = len(moments) - 1
         finally:
             connection.close()
-        if not pieces:
+        if len(moments) < 2:
             return "the answer held no text"
         return Answered(
-            first - began, last - began, _count(usage, "completion_tokens") or pieces, _count(usage, "prompt_tokens")
+            *(moments[1] - began, moments[-1] - began),
+            *(_count(usage, "completion_tokens") or len(moments) - 1, _count(usage, "prompt_tokens")),
+            tuple(moments),
         )
 
     def _ask(self, method: str, path: str, timeout: float) -> tuple[int, str]:
@@ -201,6 +204,14 @@ class LoadClient:
 
     def _connection(self, timeout: float) -> http.client.HTTPConnection:
         return http.client.HTTPConnection(self._address[0], self._address[1], timeout=timeout)
+
+    def waits(self) -> dict[str, Int64s]:
+        """Of all answers: from when to when a client waited for its first token, and for each after it, in ns."""
+        with self._lock:
+            seen = [(1e9 * np.array(found.moments)).astype(np.int64) for found in self.answered if found.moments]
+        pairs = [np.column_stack([moments[:-1], moments[1:]]) for moments in seen]
+        first, later = [found[:1] for found in pairs], [found[1:] for found in pairs]
+        return {name: np.concatenate(rows) for name, rows in ((FIRST, first), (BETWEEN, later)) if rows}
 
     def result(self) -> dict[str, Any]:
         """As `load.json` has it."""
@@ -219,6 +230,7 @@ class LoadClient:
             "output_tokens_per_s": made / seconds if seconds else None,
             "requests_per_s": len(answered) / seconds if seconds else None,
             "ttft_s": _percentiles([found.ttft_s for found in answered]),
+            "itl_s": _percentiles([later for found in answered for later in np.diff(found.moments[1:]).tolist()]),
             "tpot_s": _percentiles([found.tpot_s for found in answered if found.tpot_s is not None]),
             "e2e_s": _percentiles([found.total_s for found in answered]),
             "first_failure": failures[0][:300] if failures else None,

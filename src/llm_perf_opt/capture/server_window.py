@@ -26,6 +26,7 @@ from llm_perf_opt.diagnosis import Diagnosis, diagnose
 from llm_perf_opt.errors import UserError
 from llm_perf_opt.options.values import parse_seconds
 from llm_perf_opt.process.supervise import Ended, run_supervised
+from llm_perf_opt.regions.columns import Int64s
 from llm_perf_opt.request import ServingRequest
 from llm_perf_opt.untrusted import parse_json
 
@@ -168,6 +169,11 @@ class ServerWindow:
         for name in ASKED.values():
             (self._run / name).unlink(missing_ok=True)
 
+    @property
+    def waits(self) -> dict[str, Int64s]:
+        """Of the built-in client: what for, and rows of from and to."""
+        return {} if self._client is None else self._client.waits()
+
     def finish(self, note: Callable[[Diagnosis], None]) -> tuple[int, int] | None:
         """The server has ended: the moments between which it was measured, and what is to be said of it."""
         self.close("the server has ended")
@@ -225,6 +231,7 @@ def _told(found: dict[str, Any]) -> Diagnosis:
         rate=f"{found['output_tokens_per_s'] or 0:,.1f}",
         ttft=times("ttft_s"),
         tpot=times("tpot_s"),
+        itl=times("itl_s"),
         e2e=times("e2e_s"),
     )
 

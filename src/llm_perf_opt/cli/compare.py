@@ -143,12 +143,14 @@ def _exit_code(found: Comparison, fail_on: str | None) -> ExitCode:
 
 
 def _show(found: Comparison, written: list[Path], arguments: argparse.Namespace) -> None:
-    from llm_perf_opt.comparing.comparison_md import RESULTS
+    from llm_perf_opt.comparing.comparison_md import result_of
     from llm_perf_opt.regions.names import printable
     from llm_perf_opt.report.closing import print_closing
     from llm_perf_opt.report.terminal import console
 
     lines = list(found.reasons) if found.verdict == "not_comparable" else []
+    if not found.regions and (patterns := [*arguments.include, *arguments.exclude]):
+        lines.append(f"{', '.join(map(repr, patterns))} leaves no region that both sides have.")
     lines += found.sentences[:_SENTENCES]
     if len(found.sentences) > _SENTENCES:
         lines.append(f"{len(found.sentences) - _SENTENCES} more in the files.")
@@ -157,8 +159,7 @@ def _show(found: Comparison, written: list[Path], arguments: argparse.Namespace)
     for line in lines:
         console().print(printable(line), markup=False, soft_wrap=True)
     page = next((file for file in written if file.suffix == ".html"), None)
-    result = RESULTS[found.verdict].format(new=found.new, base=found.base)
-    print_closing(result, page, _next_step(found, arguments))
+    print_closing(result_of(found), page, _next_step(found, arguments))
 
 
 def _next_step(found: Comparison, arguments: argparse.Namespace) -> str:
@@ -169,5 +170,7 @@ def _next_step(found: Comparison, arguments: argparse.Namespace) -> str:
     if found.verdict == "unsure":
         return "time both several times: llm-perf measure --runs 5 -- CMD"
     if found.verdict == "not_comparable":
+        if not found.regions and (arguments.include or arguments.exclude):
+            return f"llm-perf ranges {shlex.quote(arguments.base)}"
         return "give two runs of the same program"
     return f"keep it as what later runs are compared with: llm-perf compare {new} --save-baseline FILE"

@@ -19,6 +19,7 @@ from llm_perf_opt.process import interrupts  # noqa: E402
 def entry() -> None:
     """Run `llm-perf` as a program."""
     interrupts.end_at_once()
+    import atexit
     import contextlib
     import gc
     import io
@@ -28,6 +29,17 @@ def entry() -> None:
     from llm_perf_opt.process.allocation import use_memory_again
 
     streams.keep_open()
+    ended: list[int] = []
+
+    def leave() -> None:
+        """All is done that is done at exit, but to take every object apart, for nobody."""
+        if ended:
+            for stream in (sys.stdout, sys.stderr):
+                with contextlib.suppress(OSError):
+                    stream.flush()
+            os._exit(ended[0])
+
+    atexit.register(leave)  # before all others, and so called last
     # Reports are millions of objects that stay until the end: looking through them again and again for cycles took
     # a tenth of the time.
     gc.set_threshold(300_000, 50, 50)
@@ -51,5 +63,5 @@ def entry() -> None:
         sys.stdout.flush()
     except OSError:  # a full disk: what there was to say is lost, what was done is done
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    gc.freeze()  # Python looks for cycles once more when it ends: nobody needs that memory again
+    ended.append(code)
     sys.exit(code)

@@ -49,6 +49,10 @@ def parse_formats(text: str) -> list[str]:
 def run(arguments: argparse.Namespace) -> int:
     with no_matrix_threads():
         import numpy  # noqa: F401 - everything below needs it
+    if len(arguments.input) == 1:
+        from llm_perf_opt.readers.open import prefetch
+
+        prefetch(Path(arguments.input[0]))
     from llm_perf_opt.api.reporting import BESIDE, INSIDE_RUN, Showing, make_report, publish
     from llm_perf_opt.report.renderers import FORMATS
     from llm_perf_opt.request import report_request

@@ -7,6 +7,7 @@ time. The file may come from anyone: it is read with a limit, and every value is
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from llm_perf_opt.comparing.side import COUNTED, SOURCES, KernelUse, RegionSide,
 from llm_perf_opt.errors import UnreadableInput
 from llm_perf_opt.untrusted import read_json
 
-_MARK = b'{\n"llm_perf_baseline":'
+_MARK = re.compile(rb'\s*\{\s*"llm_perf_baseline"\s*:')  # however a formatter of the repository laid it out
 _VERSION = 1
 _LARGEST = 32 << 20
 _MOST_REGIONS = 60
@@ -28,7 +29,7 @@ def is_baseline(path: Path) -> bool:
     """By its content."""
     try:
         with path.open("rb") as file:
-            return file.read(len(_MARK)) == _MARK
+            return _MARK.match(file.read(200)) is not None
     except OSError:
         return False
 
@@ -36,7 +37,8 @@ def is_baseline(path: Path) -> bool:
 def render_baseline(side: Side) -> str:
     """The text of the file: one line a region, so that a change of it can be reviewed."""
     names: dict[str, int] = {}
-    regions = [_region_json(region, names) for region in _heaviest(side)]
+    heaviest, left_out = _heaviest(side)
+    regions = [_region_json(region, names) for region in heaviest]
     head = {
         "label": side.label,
         "made_at": side.made_at,
@@ -44,6 +46,9 @@ def render_baseline(side: Side) -> str:
         "command": list(side.command),
         "inputs": side.inputs,
         "clock_mhz": side.clock_mhz,
+        "recorders": list(side.recorders),
+        "cpu_wait": None if side.cpu_wait is None else round(side.cpu_wait, 4),
+        "left_out_ns": round(left_out),
         "accepted": side.accepted,
     }
     lines = [f'"llm_perf_baseline": {_VERSION}']
@@ -53,15 +58,17 @@ def render_baseline(side: Side) -> str:
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
-def _heaviest(side: Side) -> list[RegionSide]:
+def _heaviest(side: Side) -> tuple[list[RegionSide], float]:
+    """With those around them; and the time of the heaviest that is left out."""
     total = sum(region.weight_ns for region in side.regions.values() if region.parent is None) or 1.0
     ordered = sorted(side.regions.values(), key=lambda region: -region.weight_ns)
     kept = {region.key for region in ordered[:_MOST_REGIONS] if region.weight_ns >= _LEAST * total}
-    for key in list(kept):  # with those around them
+    for key in list(kept):
         while (parent := side.regions[key].parent) is not None and parent in side.regions:
             kept.add(parent)
             key = parent
-    return [region for key, region in side.regions.items() if key in kept]
+    left_out = max((region.weight_ns for region in ordered if region.key not in kept), default=0.0)
+    return [region for key, region in side.regions.items() if key in kept], left_out
 
 
 def _region_json(region: RegionSide, names: dict[str, int]) -> dict[str, Any]:
@@ -91,6 +98,7 @@ def _times_json(times: Times) -> dict[str, Any]:
         "medians": [round(m) for m in times.medians.tolist()],
         "spread": round(spread, 5),
         "instances": times.instances,
+        **({"by_host": True} if times.by_host else {}),
     }
 
 
@@ -115,6 +123,10 @@ def read_baseline(path: Path) -> Side:
             command=tuple(map(str, content["command"])),
             inputs=str(content["inputs"]),
             clock_mhz=None if content["clock_mhz"] is None else _positive(content["clock_mhz"]),
+            # Later than the version of the file: older ones do not have these.
+            recorders=tuple(map(str, content.get("recorders", ()))),
+            cpu_wait=None if content.get("cpu_wait") is None else _positive(content["cpu_wait"]),
+            left_out_ns=_positive(content.get("left_out_ns", 0)),
             made_at=str(content["made_at"]),
             accepted=[{str(k): str(v) for k, v in dict(one).items()} for one in content["accepted"]],
         )
@@ -151,7 +163,8 @@ def _times(row: dict[str, Any]) -> Times:
     runs = tuple(np.array([max(_positive(median), 1.0)]) for median in row["medians"])
     if not runs:
         raise ValueError("no medians")
-    return Times(runs, spread=_positive(row["spread"]), instances=int(row["instances"]))
+    by_host = row.get("by_host") is True
+    return Times(runs, spread=_positive(row["spread"]), instances=int(row["instances"]), by_host=by_host)
 
 
 def _use(row: list[Any], names: list[str]) -> KernelUse:

@@ -87,7 +87,10 @@ def collect(
     gpus = {name for recording in recordings for name in recording.environment.get("gpus", {}).values()}
     gpus |= {name for t in [*recorded, *alone] for name in t.devices.values()} | {g.name for t in alone for g in t.gpus}
     side.gpus = tuple(sorted(str(name) for name in gpus))
+    side.recorders = tuple(sorted({timeline.kind for timeline in recorded}))
     side.clock_mhz = _clock(alone)
+    waits = [process.cpu_wait for timeline in alone for process in timeline.processes if process.cpu_wait is not None]
+    side.cpu_wait = float(np.median(waits)) if waits else None
     return side
 
 

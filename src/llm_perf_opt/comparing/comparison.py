@@ -11,6 +11,7 @@ from llm_perf_opt.comparing.side import Floats, KernelUse
 from llm_perf_opt.json_output import SCHEMA_VERSION
 
 BETTER, WORSE, SAME, UNSURE, NOT_COMPARABLE = VERDICTS = ("better", "worse", "same", "unsure", "not_comparable")
+COUNTS = "counts"  # what a verdict rests on where times do not count; the others are in `noise`
 # How a kernel found its partner.
 SIGNATURE, GRID, ORDER, NEW, GONE = "signature", "grid", "order of launches", "new", "gone"
 
@@ -63,7 +64,7 @@ class RegionComparison:
     after_ns: float | None
     change: float | None  # relative: 0.12 is 12 % more
     interval: list[float] | None
-    basis: str = ""  # what the interval rests on: "runs" | "instances" | "nothing"
+    basis: str = ""  # what the verdict rests on: "runs" | "instances" | "nothing" | "counts"
     source: str = ""  # which times: "undisturbed" | "timeline" …
     instances: tuple[int, int] = (0, 0)
     decides: bool = False  # the verdict of the whole rests on it
@@ -73,6 +74,10 @@ class RegionComparison:
     exact: list[ExactChange] = Factory(list)
     pairs: list[KernelPair] = field(factory=list, repr=False)
     times: tuple[Floats, Floats] = field(factory=lambda: (np.zeros(0), np.zeros(0)), repr=False)
+
+    @property
+    def by_counts(self) -> bool:
+        return self.basis == COUNTS
 
     @property
     def delta_ns(self) -> float:
@@ -120,6 +125,10 @@ class Comparison:
     only_base: list[str] = Factory(list)
     notes: list[str] = Factory(list)
     budgets: list[dict[str, Any]] = Factory(list)  # see `budgets`
+
+    @property
+    def by_counts(self) -> bool:
+        return any(region.by_counts for region in self.regions)
 
     def region(self, key: str) -> RegionComparison:
         """The region with this key; `KeyError` where there is none."""

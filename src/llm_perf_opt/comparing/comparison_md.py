@@ -11,29 +11,38 @@ from llm_perf_opt.report.md_syntax import code, plain, table
 from llm_perf_opt.report.text import duration
 
 MARK = "<!-- llm-perf compare -->"
-VERDICT_WORDS = {
-    "better": "faster",
-    "worse": "slower",
-    "same": "the same",
-    "unsure": "cannot be told",
-    "not_comparable": "not comparable",
+# A region, the whole in a sentence, and the headline: by its times, and by what is counted alone (--exact).
+_WORDS = {
+    "better": ("faster", "{new} is faster than {base}.", "The new run is faster"),
+    "worse": ("slower", "{new} is slower than {base}.", "The new run is slower"),
+    "same": ("the same", "{new} is as fast as {base}.", "Nothing changed"),
+    "unsure": ("unsure", "The data does not show whether {new} is faster than {base}.", "Unsure whether it changed"),
+    "not_comparable": ("not comparable", "{new} and {base} cannot be compared.", "The two runs cannot be compared"),
 }
-RESULTS = {
-    "better": "{new} is faster than {base}.",
-    "worse": "{new} is slower than {base}.",
-    "same": "{new} is as fast as {base}.",
-    "unsure": "Whether {new} is faster than {base} cannot be told.",
-    "not_comparable": "{new} and {base} cannot be compared.",
-}
-HEADLINES = {
-    "better": "The new run is faster",
-    "worse": "The new run is slower",
-    "same": "Nothing changed",
-    "unsure": "Whether it changed cannot be told",
-    "not_comparable": "The two runs cannot be compared",
+_COUNTED = {
+    "better": ("less", "By its counts, {new} does less than {base}.", "By its counts, the new run does less"),
+    "worse": ("more", "By its counts, {new} does more than {base}.", "By its counts, the new run does more"),
+    "same": ("the same", "All counts of {base} and {new} are the same.", "No count changed"),
 }
 _SENTENCES = 3
 _ROWS = 40
+
+
+def verdict_word(found: RegionComparison | Comparison) -> str:
+    return _words(found)[0]
+
+
+def result_of(found: Comparison) -> str:
+    """The last word on two runs."""
+    return _words(found)[1].format(new=found.new, base=found.base)
+
+
+def headline(found: Comparison) -> str:
+    return _words(found)[2]
+
+
+def _words(found: RegionComparison | Comparison) -> tuple[str, str, str]:
+    return (_COUNTED if found.by_counts else _WORDS).get(found.verdict) or _WORDS[found.verdict]
 
 
 def render_comparison_md(found: Comparison) -> str:
@@ -43,7 +52,7 @@ def render_comparison_md(found: Comparison) -> str:
 
 def _lines(found: Comparison) -> Iterator[str]:
     yield MARK
-    yield f"### {HEADLINES[found.verdict]}"
+    yield f"### {headline(found)}"
     yield ""
     yield f"{code(found.base)} → {code(found.new)}"
     yield ""
@@ -64,7 +73,7 @@ def _region_table(regions: list[RegionComparison]) -> list[str]:
     rows = [
         [
             "&nbsp;&nbsp;" * 2 * min(region.depth, 20) * (not region.decides) + code(region.label),
-            VERDICT_WORDS[region.verdict],
+            verdict_word(region),
             duration(region.before_ns),
             duration(region.after_ns),
             "–" if region.change is None else percent(region.change, signed=True),

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from llm_perf_opt.comparing.comparison import Comparison, KernelPair, RegionComparison
-from llm_perf_opt.comparing.comparison_md import HEADLINES, VERDICT_WORDS
+from llm_perf_opt.comparing.comparison_md import headline, verdict_word
 from llm_perf_opt.comparing.exact import describe_exact
 from llm_perf_opt.comparing.sentences import percent, signed
 from llm_perf_opt.comparing.side import Floats
@@ -29,8 +29,8 @@ def render_comparison_html(found: Comparison) -> str:
     page = plain_page("llm_perf_opt.comparing", "comparison.html").render(
         found=found,
         title=f"{visible(found.base, 60)} → {visible(found.new, 60)}",
-        headline=HEADLINES[found.verdict],
-        word=VERDICT_WORDS[found.verdict],
+        headline=headline(found),
+        word=verdict_word(found),
         tone=_TONES.get(found.verdict, ""),
         bars=[_bars(region, longest) for region in shown[:24]],
         details=[_detail(region) for region in shown[:_DETAILED]],
@@ -44,7 +44,7 @@ def render_comparison_html(found: Comparison) -> str:
 def _bars(region: RegionComparison, longest: float) -> dict[str, Any]:
     return {
         "region": region,
-        "word": VERDICT_WORDS[region.verdict],
+        "word": verdict_word(region),
         "tone": _TONES.get(region.verdict, ""),
         "change": _change(region),
         "before": round(100 * (region.before_ns or 0) / longest, 2),
@@ -62,7 +62,7 @@ def _row(region: RegionComparison) -> dict[str, Any]:
         "indent": "  " * min(region.depth, 20),
         "name": visible(region.key.rsplit("/", 1)[-1] if region.depth else region.key, 80),
         "region": region,
-        "word": VERDICT_WORDS[region.verdict],
+        "word": verdict_word(region),
         "tone": _TONES.get(region.verdict, ""),
         "change": _change(region),
         "interval": interval,

@@ -5,14 +5,34 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from llm_perf_opt.comparing.side import Side
+from attrs import define
+
+from llm_perf_opt.comparing.side import RECORDERS, Side
+from llm_perf_opt.metrics.quantity import percent
 from llm_perf_opt.regions.names import visible
 
 # Words in the options of programs that say how much there is to do, and those that say otherwise.
 _AMOUNT = re.compile(r"batch|bs|seq|seqlen|len|length|tokens|inputs?|prompts?|images?|samples|dataset|requests")
 _OTHER = re.compile(r"parallel|workers|d?type|kernel|backend|dir|path|root")
+CONTENDED = 0.1  # of the time that threads could run: what waits that much longer for a CPU is not slower by itself
 _OPTION = re.compile(r"--?[A-Za-z]")
 _SETTING = re.compile(r"[A-Za-z_][\w.]*=")  # as Hydra takes them: infer.batch_size=8
+
+
+@define(frozen=True)
+class Conditions:
+    """What else differed while the times were taken."""
+
+    clocks: tuple[float | None, float | None] = (None, None)  # of the SMs
+    waited: float = 0.0  # how much more of their time the threads of the new side waited for a CPU
+    recorders: str = ""  # why the time that the GPU waits is not comparable in recordings; "": it is
+
+    @staticmethod
+    def of(base: Side, new: Side) -> Conditions:
+        names = [" and ".join(RECORDERS.get(kind, kind) for kind in side.recorders) for side in (base, new)]
+        differ = all(names) and not set(base.recorders) & set(new.recorders)
+        why = f"{names[0]} recorded one side, {names[1]} the other, and each slows the host in its own way"
+        return Conditions((base.clock_mhz, new.clock_mhz), waited_more(base, new), why if differ else "")
 
 
 def not_alike(base: Side, new: Side) -> tuple[list[str], list[str]]:
@@ -32,7 +52,22 @@ def not_alike(base: Side, new: Side) -> tuple[list[str], list[str]]:
             notes.append(f"The command differs: {text}.")
     if base.clock_mhz and new.clock_mhz and abs(base.clock_mhz / new.clock_mhz - 1) > 0.01:
         notes.append(f"The SM clock was {base.clock_mhz:.0f} MHz before and is {new.clock_mhz:.0f} MHz now.")
+    if abs(more := waited_more(base, new)) >= CONTENDED:
+        busy, idle = (new, base) if more > 0 else (base, new)
+        notes.append(
+            f"The threads of {visible(busy.label, 60)} waited for a CPU {_percent(busy)} of the time that they could run, "
+            f"those of {visible(idle.label, 60)} {_percent(idle)}: other programs, or more threads than CPUs."
+        )
     return barred, notes
+
+
+def waited_more(base: Side, new: Side) -> float:
+    """How much more of their time the threads of `new` waited for a CPU; 0 where nobody knows."""
+    return new.cpu_wait - base.cpu_wait if base.cpu_wait is not None and new.cpu_wait is not None else 0.0
+
+
+def _percent(side: Side) -> str:
+    return percent(side.cpu_wait or 0.0, ".0")
 
 
 def _says_how_much(option: str) -> bool:

@@ -9,14 +9,24 @@ import numpy as np
 from attrs import Factory, define, evolve
 
 from llm_perf_opt.comparing.causes import find_causes
-from llm_perf_opt.comparing.comparison import BETTER, NOT_COMPARABLE, SAME, UNSURE, WORSE, Comparison, RegionComparison
-from llm_perf_opt.comparing.conditions import not_alike
+from llm_perf_opt.comparing.comparison import (
+    BETTER,
+    COUNTS,
+    NOT_COMPARABLE,
+    SAME,
+    UNSURE,
+    WORSE,
+    Comparison,
+    RegionComparison,
+)
+from llm_perf_opt.comparing.conditions import CONTENDED, Conditions, not_alike
 from llm_perf_opt.comparing.exact import compare_counts, is_worse
-from llm_perf_opt.comparing.matching import RegionPair, match_kernels, match_regions, without_numbers
+from llm_perf_opt.comparing.matching import RegionPair, match_kernels, match_regions, partnerless, without_numbers
 from llm_perf_opt.comparing.noise import INSTANCES, NOTHING, RUNS, Difference, difference, run_room, run_spread
 from llm_perf_opt.comparing.sentences import describe_region, percent
 from llm_perf_opt.comparing.side import (
     COUNTERS,
+    GPU,
     RECOMPILATIONS,
     TIMELINE,
     UNDISTURBED,
@@ -36,7 +46,9 @@ _DEEPEST = 50  # levels, below which nothing is looked for that repeats
 _ENOUGH = 5  # steady instances, from which on a region can be told by itself
 _ENDS_EARLY = "its ranges end before their GPU work, which one side does not time: compare the recordings themselves"
 _TWO_CLOCKS = "one side was timed on the GPU, the other by the host's clock alone: measure both again"
+_NO_CPU = "the slower side waited longer for a CPU: measure both again on a machine where nothing else runs"
 _NOT_COUNTED = "nothing was counted on both sides: give recordings or profiled runs, or compare times (without --exact)"
+_NOTHING_TOLD = math.log(10)  # half an interval: a change by a factor of ten that would not be seen
 _CARRIES = 0.7  # part of a region's change
 _ROOM = 2.0  # times the least change that counts: an interval that stays within is called the same
 
@@ -58,16 +70,16 @@ def compare(base: Side, new: Side, settings: Settings | None = None) -> Comparis
     both = [(b, n) for b, n in pairs if b is not None and n is not None]
     deciding = _deciding(both)
     alpha = _ALPHA / max(len(deciding), 1)
-    clocks = (base.clock_mhz, new.clock_mhz)
+    conditions = Conditions.of(base, new)
     heaviest = sorted((n for _, n in both), key=lambda n: -n.weight_ns)[:_DETAILED]
     detailed = deciding | {region.key for region in heaviest}
     regions = [
-        _Evaluated(b, n, clocks, settings, alpha).finished(
+        _Evaluated(b, n, conditions, settings, alpha).finished(
             decides=n.key in deciding, barred=bool(barred), detailed=n.key in detailed
         )
         for b, n in both
     ]
-    verdict, reasons = _overall(regions, barred)
+    verdict, reasons = _overall(regions, barred or _other_programs(pairs))
     return Comparison(
         base=base.label,
         new=new.label,
@@ -106,6 +118,17 @@ def _deciding(pairs: Sequence[tuple[RegionSide, RegionSide]]) -> set[str]:
     return {n.key for b, n in found if max(n.weight_ns, b.weight_ns) >= _HEAVY * total}
 
 
+def _other_programs(pairs: Sequence[RegionPair]) -> list[str]:
+    """Where what both have is the smaller part of each, it says nothing of the whole."""
+    alone = [partnerless(pairs, place) for place in (0, 1)]
+    if min(share for share, _ in alone) <= _MOST:
+        return []
+    names = (", ".join(visible(region.key, 60) for region in regions[:3]) for _, regions in alone)
+    return [
+        "most of the time of each side is in regions that the other does not have: {} before, {} now".format(*names)
+    ]
+
+
 def _told_by(side: RegionSide) -> bool:
     return any(len(times.runs) > 1 or times.instances >= _ENOUGH for times in side.times.values())
 
@@ -114,14 +137,10 @@ class _Evaluated:
     """One region of both sides."""
 
     def __init__(
-        self,
-        before: RegionSide,
-        after: RegionSide,
-        clocks: tuple[float | None, float | None],
-        settings: Settings,
-        alpha: float,
+        self, before: RegionSide, after: RegionSide, conditions: Conditions, settings: Settings, alpha: float
     ) -> None:
-        self.before, self.after, self.clocks, self.settings = before, after, clocks, settings
+        self.before, self.after, self.settings = before, after, settings
+        self.conditions = conditions
         self.source = _source(before, after)
         self.times = (before.times[self.source], after.times[self.source]) if self.source else None
         self.exact = compare_counts(before, after)
@@ -146,9 +165,9 @@ class _Evaluated:
             after_ns=typical[1],
             change=typical[1] / typical[0] - 1 if typical[0] and typical[1] else None,
             interval=None
-            if self.difference is None or self.difference.basis == NOTHING
+            if self.difference is None or self.difference.basis == NOTHING or self.settings.exact
             else [math.expm1(self.difference.low), math.expm1(self.difference.high)],
-            basis=self.difference.basis if self.difference else "",
+            basis=COUNTS if self.settings.exact else self.difference.basis if self.difference else "",
             source=self.source,
             instances=(before.instances, after.instances),
             decides=decides,
@@ -167,7 +186,7 @@ class _Evaluated:
 
     def _clocks(self) -> tuple[float | None, float | None]:
         """Of the SMs, where they were seen while these times were taken."""
-        return self.clocks if self.source == UNDISTURBED else (None, None)
+        return self.conditions.clocks if self.source == UNDISTURBED else (None, None)
 
     def _verdict(self, barred: bool) -> tuple[str, str]:
         if barred:
@@ -190,7 +209,20 @@ class _Evaluated:
         found = _evaluate(self.difference, self.times, self._in_cycles(), self.settings.min_change, self.room)
         if found[0] in (BETTER, WORSE) and self.source == TIMELINE and (before.ends_early or after.ends_early):
             return UNSURE, _ENDS_EARLY
+        if found[0] in (BETTER, WORSE) and not self._explained_by_work():
+            if self.source in (TIMELINE, GPU) and self.conditions.recorders:
+                return UNSURE, f"{self.conditions.recorders}: record both with the same"
+            slower = self.conditions.waited * (1 if found[0] == WORSE else -1)
+            if self.source == UNDISTURBED and slower >= CONTENDED:
+                return UNSURE, _NO_CPU
         return found
+
+    def _explained_by_work(self) -> bool:
+        """Most of the change is of what the GPU does: the host is not to blame for that."""
+        if self.times is None or self.before.busy_ns is None or self.after.busy_ns is None:
+            return False
+        moved = self.times[1].typical - self.times[0].typical
+        return (self.after.busy_ns - self.before.busy_ns) / moved > _MOST
 
     def _in_cycles(self) -> float | None:
         """The change in clock cycles, where clocks were recorded and differ: of the part that the GPU works."""
@@ -217,7 +249,7 @@ def _evaluate(
     several = found.basis == RUNS
     if abs(found.change) <= floor and found.within(_ROOM * (floor if several else max(floor, room))):
         half = percent(math.expm1((found.high - found.low) / 2))
-        return SAME, "" if several else f"with {_runs_a_side(times)}, less than {half} cannot be told"
+        return SAME, "" if several else f"with {_runs_a_side(times)}, a change of less than {half} would not show"
     return UNSURE, _what_would_settle(found, times, floor)
 
 
@@ -226,8 +258,8 @@ def _what_would_settle(found: Difference, times: tuple[Times, Times], floor: flo
         return "it ran too seldom to know its noise: measure both with llm-perf measure --runs 5"
     half = (found.high - found.low) / 2
     if found.basis == INSTANCES:
-        why = f"with {_runs_a_side(times)}, less than {percent(math.expm1(half))} cannot be told"
-        return f"{why}: measure both with llm-perf measure --runs 5"
+        least = f"a change of less than {percent(math.expm1(half))}" if half < _NOTHING_TOLD else "no change"
+        return f"with {_runs_a_side(times)}, {least} would show: measure both with llm-perf measure --runs 5"
     # The interval shrinks with the square root of the number of runs.
     runs = min(len(side.runs) for side in times)
     wanted = min(max(math.ceil(runs * (half / max(abs(found.change), floor)) ** 2) + 1, runs + 2), 30)
@@ -302,8 +334,12 @@ def _reason(region: RegionComparison) -> str:
 def _sentences(
     regions: Sequence[RegionComparison], pairs: Sequence[RegionPair], base: Side, new: Side, least: float
 ) -> list[str]:
-    """Largest change first; what has no partner, or another name, last."""
-    ordered = sorted((region for region in regions if region.decides), key=lambda region: -abs(_impact(region)))
+    """What is certain first, the largest change before others; what has no partner, or another name, last."""
+
+    def rank(region: RegionComparison) -> tuple[bool, float]:
+        return region.verdict not in (BETTER, WORSE), -abs(_impact(region))
+
+    ordered = sorted((region for region in regions if region.decides), key=rank)
     ordered += [region for region in regions if not region.decides and _is_more_than_its_steps(region, ordered, least)]
     found = [describe_region(region, _carrier(region, regions)) for region in ordered]
     for word, side, other, place in (("Gone", base, new, 0), ("New", new, base, 1)):

@@ -15,6 +15,7 @@ from attrs import evolve
 
 from llm_perf_opt.comparing.comparison import GONE, GRID, NEW, ORDER, SIGNATURE, KernelPair
 from llm_perf_opt.comparing.side import KernelUse, RegionSide, Side
+from llm_perf_opt.regions.table import WHOLE
 
 GRAPH = "graph"
 _ALIKE = 0.6  # part of the GPU time in kernels that both have: enough for a region with another name
@@ -52,7 +53,39 @@ def match_regions(base: Side, new: Side) -> list[RegionPair]:
                 used = {region.key for region in found.values()}
     matched: list[RegionPair] = [(found.get(key), region) for key, region in new.regions.items()]
     used = {region.key for region in found.values()}
-    return [*matched, *((region, None) for key, region in base.regions.items() if key not in used)]
+    matched += [(region, None) for key, region in base.regions.items() if key not in used]
+    return [pair for pair in matched if not (_is_left_out(pair[1], pair[0], base) or _is_left_out(*pair, new))]
+
+
+def _is_left_out(region: RegionSide | None, partner: RegionSide | None, other: Side) -> bool:
+    """It is no news that the other side does not have it: that holds no regions that light."""
+    return region is not None and partner is None and region.weight_ns < _AS_LONG * other.left_out_ns
+
+
+def partnerless(pairs: Sequence[RegionPair], place: int) -> tuple[float, list[RegionSide]]:
+    """Of one side: the part of its time in regions that have no partner, nor any inside or around them; and these, the
+    heaviest first."""
+    mine = {r.key: r for pair in pairs if (r := pair[place]) is not None and r.key != WHOLE}  # that is around all
+    partnered = {region.key for pair in pairs if (region := pair[place]) is not None and pair[1 - place] is not None}
+    around: set[str | None] = set()  # of what both have
+    below: dict[str | None, list[RegionSide]] = defaultdict(list)
+    for region in mine.values():
+        below[region.parent if region.parent in mine else None].append(region)
+        parent = region.parent if region.key in partnered else None
+        while parent in mine and parent not in around:
+            around.add(parent)
+            parent = mine[parent].parent
+    alone, both, waiting = [], 0.0, below[None]
+    while waiting:
+        region = waiting.pop()
+        if region.key in partnered:
+            both += region.weight_ns
+        elif region.key in around:
+            waiting += below[region.key]
+        else:
+            alone.append(region)
+    taken = sum(region.weight_ns for region in alone)
+    return taken / ((taken + both) or 1.0), sorted(alone, key=lambda region: -region.weight_ns)
 
 
 def _children(side: Side) -> dict[str | None, list[RegionSide]]:
@@ -96,7 +129,7 @@ def _could_be(one: RegionSide, other: RegionSide, least: float = _ALIKE) -> bool
     if one.has_work and other.has_work and (one.kernels or other.kernels):
         return alikeness(one, other) >= least
     times = sorted(max(region.weight_ns, 1.0) for region in (one, other))
-    return times[1] <= _AS_LONG * times[0] and len(one.path) == len(other.path)
+    return times[1] <= _AS_LONG * times[0] and (one.name == other.name or len(one.path) == len(other.path))
 
 
 def without_numbers(name: str) -> str:

@@ -19,6 +19,7 @@ from llm_perf_opt.comparing.side import (
     KERNELS,
     LAUNCHES,
     PEAK_MEMORY,
+    RECORDERS,
     REPLAYS,
     TENSOR,
     TIMELINE,
@@ -41,6 +42,7 @@ def side_of_report(report: NCUProfileRegionReport, label: str) -> Side:
     scope = report.main_scope
     side = Side(label, made_at=report.generated_at)
     side.gpus = tuple(sorted({str(name) for name in report.environment.get("gpus", {}).values()}))
+    side.recorders = tuple(sorted({kind for one in report.inputs if (kind := str(one.get("kind"))) in RECORDERS}))
     for region in scope.regions if scope else ():
         side.regions[region.key] = _region(region)
     if scope is not None and not side.regions and scope.totals.gpu_time_ns:

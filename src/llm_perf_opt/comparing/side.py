@@ -20,6 +20,7 @@ Floats = NDArray[np.float64]
 UNDISTURBED, TIMELINE, GPU, COUNTERS = "undisturbed", "timeline", "GPU side of the timeline", "counters"
 # Where both sides have several, the first of these that both have is compared.
 SOURCES = (UNDISTURBED, GPU, TIMELINE, COUNTERS)
+RECORDERS = {"nsys-sqlite": "Nsight Systems", "kineto": "the PyTorch profiler"}
 
 # What is counted, not timed: two runs of one program agree to the last one. In the order of outputs.
 LAUNCHES, KERNELS, SYNCS, REPLAYS = "launches", "kernels", "synchronisations", "graph replays"
@@ -187,6 +188,9 @@ class Side:
     command: tuple[str, ...] = ()  # of the program, secrets removed
     inputs: str = ""  # what the program read, where it is known
     clock_mhz: float | None = None  # median of the SM clock while it was measured
+    recorders: tuple[str, ...] = ()  # what took its timelines, as readers call it: each slows the host in its own way
+    cpu_wait: float | None = None  # part of the time in which its threads could run that they waited for a CPU
     made_at: str = ""
+    left_out_ns: float = 0.0  # of a baseline: regions that took less are not in it
     diagnostics: list[str] = field(factory=list)
     accepted: list[dict[str, str]] = Factory(list)  # of a baseline: changes that somebody let pass

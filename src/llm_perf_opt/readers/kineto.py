@@ -12,6 +12,7 @@ import gc
 import gzip
 import json
 import zlib
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, BinaryIO, TypeGuard
 
@@ -55,6 +56,8 @@ from llm_perf_opt.regions.columns import (
 _EXPECTED = "Expected a trace of the PyTorch profiler (a JSON object with `traceEvents`, or a list of events), or a report.json."
 _TOOL = "PyTorch profiler (Kineto)"
 _QUEUED = 1_000_000  # ns from a launch to its work: something else was before it
+_ROUNDED = 1_000  # ns
+_THREADS = 1_000  # whose ranges are looked at so closely
 _FEWEST_OF_A_GRAPH = 4  # kernels with one correlation id; merged traces of several processes share some too
 
 
@@ -210,8 +213,27 @@ def _functions(trace: Trace) -> CodeSpans:
     return innermost(start, end, thread, name.astype(np.int64), trace.thread_process, np.isin(name, users))
 
 
+def _without_touching(start: Int64s, end: Int64s) -> Int64s:
+    """Ends of ranges, moved to where the next begins if that is before by no more than times are rounded to.
+
+    Traces have times in µs; written anew by other programs, a step may end after the following one has begun.
+    """
+    if len(start) < 2:
+        return end
+    order = np.argsort(start, kind="stable")
+    following = np.searchsorted(start[order], end - _ROUNDED, side="left")
+    following = order[np.minimum(following, len(order) - 1)]
+    touches = (start[following] > start) & (start[following] < end) & (end[following] > end)
+    return np.where(touches & (end - start[following] <= _ROUNDED), start[following], end)
+
+
 def _ranges(rows: Rows, thread_process: list[int]) -> Ranges:
     start, end, thread = rows.column("start", np.int64), rows.column("end", np.int64), rows.column("thread")
+    by_thread = np.argsort(thread, kind="stable")
+    bounds = [0, *(np.flatnonzero(np.diff(thread[by_thread])) + 1).tolist(), len(thread)]
+    for low, high in pairwise(bounds[:_THREADS]):
+        mine = by_thread[low:high]
+        end[mine] = _without_touching(start[mine], end[mine])
     order = np.lexsort((-end, start))  # of ranges that begin together the outer one comes first
     return Ranges(
         start=start[order],

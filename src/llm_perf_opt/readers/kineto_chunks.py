@@ -88,7 +88,7 @@ def _unpacked(stream: BinaryIO) -> Iterator[bytes]:
         if member.eof:
             break
         packed = member.unconsumed_tail or stream.read(_PACKED)
-    if part := member.flush():
+    if not member.eof and (part := member.flush()):  # at the end it would note twice what is behind
         yield part
     if not member.eof:
         raise EOFError
@@ -145,7 +145,7 @@ class Chunks:
     def _read(self) -> bytes:
         head = b"".join(islice(self._parts, 2))
         begin = _BEGINS.match(head)
-        if begin is None or len(head) <= CHUNK:
+        if begin is None or len(head) <= CHUNK or not _is_of_trace(head[: begin.end()]):
             return head + b"".join(self._parts)
         self._layout = layout_of(head, begin.end())
         self._sieve = Sieve(*self._layout) if self._layout else None
@@ -207,6 +207,15 @@ class Chunks:
         self.taken += len(chunk)
         self.dropped += found.events if found and rows else 0
         return True
+
+
+def _is_of_trace(head: bytes) -> bool:
+    """Is the list that begins at the end of this text the trace's own, and not that of something inside it?"""
+    text = head.decode("utf-8", "replace").lstrip()
+    with contextlib.suppress(Damaged):
+        JsonText(text + ("]}" if text.startswith("{") else "]")).value(0)
+        return True
+    return False
 
 
 def _decoded(text: bytes) -> list[Any] | None:

@@ -24,6 +24,7 @@ from llm_perf_opt.regions.columns import SHORTEST_EVENT, UNKNOWN, Bools, Int64s
 # Colons and commas are always written alike.
 _PHASE_FIRST = re.compile(rb'\{\s*"ph"(\s*:\s*)"(?=X"(\s*,\s*)"cat")')
 _PHASE = b'"ph"'
+_BETWEEN = re.compile(rb"\}\s*,\s*\Z")  # two events of one list
 _OTHER, _ARROW, _OPERATOR, _FUNCTION, _CALL, _KERNEL = range(6)
 _PHASES, _KINDS = np.full((2, 256), _OTHER)  # by the letter of the phase; where that is X, the first of the category
 _PHASES[list(b"stf")] = _ARROW
@@ -115,14 +116,20 @@ class Sieve:
         return self._lead + self._lead.join(kept) if kept else b""
 
     def _begins(self, text: Bytes) -> Int64s | None:
-        """Where the phase of each event stands; None where there are others, with another order of members."""
+        """Where the phase of each event stands; None where there are others, written in another way."""
         at = _places(text, _PHASE) - self._lead.index(_PHASE)
         if not len(at) or at[0] != 0 or at[-1] + len(self._lead) >= len(text):
             return None
-        if not all((text[at + place] == letter).all() for place, letter in enumerate(self._lead)):
+        if not _stands_at(text, at, self._lead):
             return None
         found: Int64s = at + len(self._lead)
-        return found if (at[1:] > found[:-1]).all() else None
+        if not (at[1:] > found[:-1]).all():
+            return None
+        if len(at) > 1:  # much of an event is never read: another may be in it, or the list end behind it
+            between = _BETWEEN.search(text[found[0] : at[1]].tobytes())
+            if between is None or not _stands_at(text, at[1:] - len(between[0]), between[0]):
+                return None
+        return found
 
 
 class Numbered(dict[K, int]):
@@ -173,6 +180,8 @@ def _spans(events: Events, *categories: str) -> list[Int64s]:
 
 
 def _operator_columns(events: Events) -> list[Int64s]:
+    if "args" in events.pattern:  # what it was given is looked for behind its duration
+        raise Unusual
     return _spans(events, "cpu_op", "Operator")
 
 
@@ -206,6 +215,10 @@ def _three(sizes: object) -> list[object]:
     if not isinstance(sizes, list) or len(sizes) != 3:
         raise Unusual
     return sizes
+
+
+def _stands_at(text: Bytes, at: Int64s, word: bytes) -> bool:
+    return all((text[at + place] == letter).all() for place, letter in enumerate(word))
 
 
 def _places(text: Bytes, word: bytes) -> Int64s:

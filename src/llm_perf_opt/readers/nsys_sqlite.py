@@ -26,6 +26,7 @@ from llm_perf_opt.readers.nsys_work import (
     copy_columns,
     join_launches,
     kernel_columns,
+    know_process,
     launch_columns,
     node_columns,
     sorted_together,
@@ -94,6 +95,8 @@ def _timeline(export: Export, launch_config: bool, progress: Progress | None) ->
     ranges, domain_rows = range_columns(export, progress)
 
     columns = [kernels, *copies, graphs]
+    for work in columns:
+        know_process(work, launches)
     process_ids = distinct(*(c["pid"] for c in columns), ranges["tid"] & ~THREAD_BITS, nodes["tid"] & ~THREAD_BITS)
     joined = [join_launches(c, launches, process_ids) for c in columns]
     del launches

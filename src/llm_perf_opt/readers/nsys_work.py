@@ -28,6 +28,9 @@ from llm_perf_opt.regions.blocks import blocks_of
 from llm_perf_opt.regions.columns import UNKNOWN, Int32s, Int64s, LaunchConfig, Work
 from llm_perf_opt.regions.distinct import distinct
 
+# CUPTI's numbers, of exports that have no table of them.
+_DIRECTIONS = {1: "Host-to-Device", 2: "Device-to-Host", 8: "Device-to-Device", 10: "Peer-to-Peer"}
+
 
 def kernel_columns(export: Export, launch_config: bool, progress: Progress | None) -> dict[str, NDArray[Any]]:
     name = next((c for c in KERNEL_NAMES if export.has(KERNELS, c)), "demangledName")
@@ -49,7 +52,7 @@ def copy_columns(export: Export, table: str) -> dict[str, NDArray[Any]]:
     sides = ("srcKind", "dstKind") if table == MEMCPY else ()
     columns = work_columns(export, table, extra | {side: Column(side, UNKNOWN, np.int32) for side in sides})
     label = "memcpy" if table == MEMCPY else "memset"
-    directions = {}
+    directions = _DIRECTIONS if table == MEMCPY else {}
     if table == MEMCPY and export.has("ENUM_CUDA_MEMCPY_OPER", "id", "label"):
         directions = dict(export.rows("SELECT id, label FROM ENUM_CUDA_MEMCPY_OPER"))
     kinds = columns.pop("kind")
@@ -183,6 +186,15 @@ def build_work(
     )
 
 
+def know_process(columns: dict[str, NDArray[Any]], launches: Mapping[str, NDArray[Any]]) -> None:
+    """Exports of 2020 have no process column: then there is one process, that of the calls."""
+    if not len(columns["pid"]) or not len(launches["tid"]) or columns["pid"].any():
+        return
+    callers = launches["tid"] & ~THREAD_BITS
+    if not (callers == 0).any():
+        columns["pid"] = np.full(len(columns["pid"]), callers[0], dtype=np.int64)
+
+
 def join_launches(
     columns: dict[str, NDArray[Any]], launches: dict[str, NDArray[Any]], process_ids: Int64s
 ) -> tuple[Int64s, Int64s]:
@@ -192,12 +204,7 @@ def join_launches(
     thread = np.full(len(correlation), UNKNOWN, dtype=np.int64)
     if len(correlation) == 0 or len(launches["start"]) == 0:
         return time, thread
-    processes = distinct(columns["pid"]).tolist()
-    # Exports of 2020 have no process column: then there is one process, and the ids suffice.
-    if processes == [0] and not ((callers := launches["tid"] & ~THREAD_BITS) == 0).any():
-        columns["pid"] = np.full(len(correlation), callers[0], dtype=np.int64)
-        processes = [int(callers[0])]
-    for process in processes:
+    for process in distinct(columns["pid"]).tolist():
         several = len(process_ids) > 1
         calls = np.flatnonzero(launches["tid"] & ~THREAD_BITS == process) if several else None
         work = np.flatnonzero(columns["pid"] == process) if several else np.arange(len(correlation))

@@ -88,6 +88,21 @@ def read_recording(
             raise UnreadableInput(f"{source} cannot be read: {error.strerror or error}.") from error
 
 
+def prefetch(path: Path) -> None:
+    """Begin to read a timeline that `read_recording` will be asked for, while the program imports what comes after.
+
+    Nothing where it is to be unpacked or mended first, or is none at all: that is for `read_recording` to say.
+    """
+    with contextlib.suppress(OSError, UnreadableInput):
+        if not path.is_file():
+            return
+        with path.open("rb") as file:
+            head = file.read(64)
+        if looks_like_sqlite(head) and log_of(path.resolve(), path.name) is None:
+            arguments = [str(path), path.name, *(False, False, False)]
+            sandbox.prefetch(_JOBS["sqlite"], arguments, Limits(path.stat().st_size))
+
+
 def is_measured(path: Path) -> bool:
     """Does this file hold times that a program took of itself?"""
     try:

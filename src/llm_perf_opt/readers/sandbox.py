@@ -98,23 +98,20 @@ def ask(job: str, arguments: list[Any], source: str, limits: Limits, notes: Note
 
     Raises the `UserError` it raised, or `UnreadableInput` where it did not end by itself. `source` is for messages.
     """
-    importlib.import_module(job.partition(":")[0])  # before the fork: once for all files
-    with contextlib.ExitStack() as stack:
-        answer = stack.enter_context(contextlib.closing(memory_file()))
-        hear, tell = os.pipe()
-        stack.callback(os.close, hear)
+    started = _prefetched.pop((job, *arguments, limits), None) or _Job.start(job, arguments, limits)
+    with contextlib.closing(started):
         try:
-            start = _fork if threading.active_count() == 1 and hasattr(os, "fork") else _spawn
-            child = start(job, arguments, answer, tell, limits)
+            last = _hear(started.child, started.hear, source, limits, notes or (lambda name, value: None))
         finally:
-            os.close(tell)
-        try:
-            last = _hear(child, hear, source, limits, notes or (lambda name, value: None))
-        finally:
-            child.end()
+            started.child.end()
         if "end" in last:
-            return Answer(os.dup(answer.fileno()), *last["end"])
-    raise _as_raised(source, *last["error"]) if "error" in last else _ended(source, child.code, limits)
+            return Answer(os.dup(started.answer.fileno()), *last["end"])
+    raise _as_raised(source, *last["error"]) if "error" in last else _ended(source, started.child.code, limits)
+
+
+def prefetch(job: str, arguments: list[Any], limits: Limits) -> None:
+    """Begin what will be asked for in the same words; where nobody asks after all, it ends with this program."""
+    _prefetched[(job, *arguments, limits)] = _Job.start(job, arguments, limits)
 
 
 def call(job: str, arguments: list[Any], source: str, limits: Limits, notes: Notes | None = None) -> Any:
@@ -138,6 +135,38 @@ def memory_file() -> IO[bytes]:
 
 
 # -- the process, from outside ----------------------------------------------------------------------
+
+
+@define
+class _Job:
+    """A process at work."""
+
+    child: _Child
+    answer: IO[bytes]  # what it writes
+    hear: int  # the end of a pipe where it says how it gets on
+
+    @staticmethod
+    def start(job: str, arguments: list[Any], limits: Limits) -> _Job:
+        importlib.import_module(job.partition(":")[0])  # before the fork: once for all files
+        with contextlib.ExitStack() as stack:
+            answer = memory_file()
+            stack.callback(answer.close)
+            hear, tell = os.pipe()
+            stack.callback(os.close, hear)
+            try:
+                start = _fork if threading.active_count() == 1 and hasattr(os, "fork") else _spawn
+                child = start(job, arguments, answer, tell, limits)
+            finally:
+                os.close(tell)
+            stack.pop_all()  # they stay open for as long as it is asked
+        return _Job(child, answer, hear)
+
+    def close(self) -> None:
+        self.answer.close()
+        os.close(self.hear)
+
+
+_prefetched: dict[tuple[Any, ...], _Job] = {}  # by what was asked
 
 
 @define

@@ -126,7 +126,3 @@ class SpansByThread:
         at = np.maximum(np.searchsorted(start, moment, side="right") - 1, 0)
         inside: Bools = (start[at] <= moment) & (moment < end[at])
         return np.where(inside, self.spans.place[part[at]], UNKNOWN).astype(np.int64)
-
-    def of_threads(self, process: int, threads: Int64s) -> Int64s:
-        """Which spans are of these threads of a process."""
-        return np.flatnonzero((self.spans.process == process) & np.isin(self.spans.thread, threads))

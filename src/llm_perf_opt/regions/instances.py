@@ -105,12 +105,16 @@ def _lifted(
     if not len(warm) or not len(work):
         return membership
     parent, depth = table.arrays()
-    origin = int(min(ranges.start[warm].min(), work.host_time.min()))
-    span = int(max(ranges.end[warm].max(), work.host_time.max())) - origin + 2
-    # Windows of one region in one process, end to end on an axis of their own.
-    own = (ranges.process[warm].astype(np.int64) * len(table) + attribution.range_region[warm]) * span - origin
-    order = np.argsort(own + ranges.start[warm], kind="stable")
-    windows = BusyTime.of((own + ranges.start[warm])[order], (own + ranges.end[warm])[order])
+    # Windows of one region in one process, end to end on an axis of their own: of the places of moments among all edges,
+    # which stay small whatever the times are.
+    start, end = ranges.start[warm], ranges.end[warm]
+    edges = np.unique(np.concatenate([start, end]))
+    span = len(edges) + 2
+    own = (ranges.process[warm].astype(np.int64) * len(table) + attribution.range_region[warm]) * span
+    start, end = (own + np.searchsorted(edges, times, side="right") for times in (start, end))
+    order = np.argsort(start, kind="stable")
+    windows = BusyTime.of(start[order], end[order])
+    places = np.searchsorted(edges, work.host_time, side="right")
     known = work.host_time != UNKNOWN
     by_domain = []
     for regions in membership.by_domain:
@@ -118,8 +122,7 @@ def _lifted(
         inside = np.flatnonzero(known & (regions != ROOT))
         for current, here in levels_up(regions[inside], parent, depth):
             members = inside[here]
-            key = (work.process[members].astype(np.int64) * len(table) + current[here]) * span - origin
-            moment = key + work.host_time[members]
+            moment = (work.process[members].astype(np.int64) * len(table) + current[here]) * span + places[members]
             hit = windows.within(moment, moment + 1) > 0
             regions[members[hit]] = parent[current[here]][hit]
         by_domain.append(regions)

@@ -28,6 +28,12 @@ def merged_work(timeline: Timeline, process: int) -> MergedWork:
     return found
 
 
+def merge_all(timeline: Timeline) -> None:
+    """That of all processes, before anybody asks."""
+    for process in range(len(timeline.processes)):
+        merged_work(timeline, process)
+
+
 def _merge(timeline: Timeline, process: int) -> MergedWork:
     parts = [(work.start, work.end) for work in timeline.work]
     if len(timeline.processes) > 1:

@@ -11,6 +11,7 @@ stays. The decision is made on all names of a recording that differ in nothing b
   pooled; one behind a word that names a thing is kept, but in what a library opens for every layer (`FSDP::`).
 - Behind any other word it is pooled with a counting one beside it, or where there are many such names and each
   occurs once: things come back, counters go on. Three are many where it is said what is done (`execute_model_5`).
+- Steps of a server of different phases are never one region, however alike their names.
 - Where a name has several sizes, zero says that there is nothing of a kind: vLLM's `context_0(0)_generation_64(64)`
   is a decode step, and no instance of a prefill.
 """
@@ -29,7 +30,7 @@ from llm_perf_opt.regions.columns import Action, CounterSet, NumberRange, Pooled
 from llm_perf_opt.regions.distinct import distinct
 from llm_perf_opt.regions.operator_names import MODULE, without_arguments
 from llm_perf_opt.regions.patterns import RegionFilter, coded
-from llm_perf_opt.regions.step_numbers import without_numbers
+from llm_perf_opt.regions.step_numbers import phase_of, without_numbers
 
 STAR = "*"
 _NUMBER = re.compile(r"0[xX][0-9a-fA-F]+|[0-9]+")
@@ -178,7 +179,7 @@ def _form(name: str) -> _Form:
     sizes = sum(kind == _MEASURE for kind, _ in slots) > 1
     kept = [(things and kind == _THING) or (sizes and kind == _MEASURE and text == "0") for kind, text in slots]
     fixed = [text if keeps else "" for (_, text), keeps in zip(slots, kept, strict=True)]
-    return () if all(fixed) else (_NUMBER.sub("\0", name), *fixed)
+    return () if all(fixed) else (_NUMBER.sub("\0", name), *fixed, phase_of(name))
 
 
 def _pooled(names: list[str], counts: Counter[str], processes: int) -> tuple[str, PooledName] | None:

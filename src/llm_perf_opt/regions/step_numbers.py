@@ -1,8 +1,9 @@
 """What the names of a server's steps say of each: requests in the batch, tokens read, tokens made.
 
 Our own annotation writes `decode_step, batch = 8, tokens = 8, new = 8`; those numbers are no part of a name. vLLM and
-SGLang write `execute_context_1(512)_generation_8(8)` and `step[EXTEND bs=1 toks=4096]`. Steps of one phase are grouped
-by their size: a median over batches of 1 and of 64 is the time of neither.
+SGLang write `execute_context_1(512)_generation_8(8)` and `step[EXTEND bs=1 toks=4096]`, TensorRT-LLM
+`[Executor] _forward_step 7: 1 ctx reqs, 512 ctx tokens, 8 gen reqs`. Steps of one phase are grouped by their size: a
+median over batches of 1 and of 64 is the time of neither.
 """
 
 from __future__ import annotations
@@ -21,7 +22,14 @@ _VLLM = re.compile(
     r"execute_(?:\d{1,9}_)?context_(?P<prompts>\d{1,7})\((?:sq)?(?P<read>\d{1,9})(?:_\d{1,18}|sk[\dsqk]{1,80})?\)"
     r"_generation_(?P<sequences>\d{1,7})\((?:sq)?(?P<made>\d{1,9})(?:_\d{1,18}|sk[\dsqk]{1,80})?\)$"
 )
-_SGLANG = re.compile(r"step\[(?P<mode>[A-Z_]{1,40}) bs=(?P<batch>\d{1,7})(?: toks=(?P<tokens>\d{1,9}))?\]$")
+_SGLANG = re.compile(
+    r"step\[(?P<mode>[A-Z0-9_]{1,40}) bs=(?P<batch>\d{1,7})(?: toks=(?P<tokens>\d{1,9}))?(?P<detail>(?: [a-z_]{1,9}=\d{1,18}){0,12})\]$"
+)
+_QUERIES = re.compile(r" [cg]_sq=(\d{1,9})")  # tokens of prompts, and of others
+_TENSORRT = re.compile(
+    r"\[Executor\] _forward_step(?: \d{1,18})?: (?P<prompts>\d{1,7}) ctx reqs, "
+    r"(?:(?P<read>\d{1,9}) ctx tokens, )?(?P<sequences>\d{1,7}) gen reqs$"
+)
 _NONE = (UNKNOWN, UNKNOWN, UNKNOWN)
 PREFILL, DECODE, MIXED, VERIFY, DRAFT, STEP = PHASES = (
     *("prefill", "decode_step", "mixed_step"),
@@ -31,6 +39,7 @@ SGLANG_MODES = {  # as the annotation names them, too (`engine_batches.py`)
     **{"EXTEND": PREFILL, "SPLIT_PREFILL": PREFILL, "DECODE": DECODE, "MIXED": MIXED},
     **{"TARGET_VERIFY": VERIFY, "DRAFT_EXTEND": DRAFT, "DRAFT_EXTEND_V2": DRAFT},
 }
+_SGLANG_LABELS = SGLANG_MODES | {"VERIFY": VERIFY, "DRAFT": DRAFT}  # as its ranges say it
 
 
 def without_numbers(name: str) -> str:
@@ -50,6 +59,13 @@ def numbers_of(name: str) -> tuple[int, int, int]:
         batch, decodes = int(sglang["batch"]), sglang["mode"] == "DECODE"
         if decodes or sglang["tokens"] is not None:
             return batch, batch if decodes else int(sglang["tokens"]), batch if decodes else UNKNOWN
+        if queries := _QUERIES.findall(sglang["detail"]):
+            return batch, sum(map(int, queries)), UNKNOWN
+    if tensorrt := _TENSORRT.match(name):
+        prompts, sequences = int(tensorrt["prompts"]), int(tensorrt["sequences"])
+        if tensorrt["read"] is not None or not prompts:
+            # Guessed tokens are not in the name, so that those that come out are not known.
+            return prompts + sequences, int(tensorrt["read"] or 0) + sequences, UNKNOWN
     return _NONE
 
 
@@ -61,7 +77,10 @@ def phase_of(name: str) -> str:
             return MIXED if sequences else PREFILL
         return VERIFY if made > sequences else DECODE
     if sglang := _SGLANG.match(name):
-        return SGLANG_MODES.get(sglang["mode"], STEP)
+        return _SGLANG_LABELS.get(sglang["mode"], STEP)
+    if tensorrt := _TENSORRT.match(name):
+        prompts, sequences = int(tensorrt["prompts"]), int(tensorrt["sequences"])
+        return (MIXED if sequences else PREFILL) if prompts else DECODE if sequences else STEP
     own = without_numbers(name)
     return own if own in PHASES else STEP
 
@@ -70,6 +89,8 @@ def step_numbers(timeline: Timeline) -> Int64s | None:
     """Of each range, what its name says, its phase, and which graph it replays; None where no name says anything."""
     names = timeline.ranges.recorded_name
     known = {number: numbers_of(timeline.strings[number]) for number in np.unique(names).tolist()}
+    # A step of nobody's requests, as of a rank that keeps others company, is none.
+    known = {number: numbers if numbers[1] > 0 else _NONE for number, numbers in known.items()}
     if all(numbers == _NONE for numbers in known.values()):
         return None
     table = np.full((len(timeline.strings), len(_NONE) + 1), UNKNOWN, dtype=np.int64)
@@ -117,6 +138,7 @@ def summed_up(numbers: Int64s | None, took: Int64s) -> Steps | None:
         batch_mean=float(batch.mean()),
         tokens=int(tokens.sum()),
         new_tokens=None if (new == UNKNOWN).any() else int(new.sum()),
+        median_ns=round(float(np.median(took))),
         grouped_by="batch" if by_batch else "tokens",
         groups=groups,
     )

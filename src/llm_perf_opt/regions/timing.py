@@ -51,6 +51,7 @@ class Steps:
     batch_mean: float
     tokens: int  # that went through the model
     new_tokens: int | None  # that came out; None where the engine did not say it of every step
+    median_ns: int  # to the end of their work: of an engine that runs ahead of the GPU, more than their ranges take
     grouped_by: str  # "batch" (one token of each request) | "tokens"
     groups: list[StepGroup]  # smallest first
 

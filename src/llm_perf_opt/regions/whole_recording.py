@@ -63,7 +63,9 @@ def covered(timeline: Timeline, attribution: Attribution) -> tuple[Timeline, Att
         range_parent=extended(attribution.range_parent, UNKNOWN),
     )
     attribution.table.held = share
-    return evolve(timeline, strings=[*timeline.strings, WHOLE], ranges=timeline.ranges.followed_by(whole)), found
+    more = evolve(timeline, strings=[*timeline.strings, WHOLE], ranges=timeline.ranges.followed_by(whole))
+    more.merged = timeline.merged  # its work is the same
+    return more, found
 
 
 def _processes(timeline: Timeline) -> Int32s:

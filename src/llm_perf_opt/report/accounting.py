@@ -14,6 +14,7 @@ from llm_perf_opt.report.view import View
 
 _NAMED = 2  # regions outside the stages that are called by their names
 _LEAST = 0.0005  # a part of less is shown as 0.0 %: left out
+_FEW = 0.05  # of the time of all stages, that says little
 _OVERLAP = 1.001  # stages that hold more than all ranges together run side by side
 
 
@@ -59,7 +60,8 @@ def _recorded(view: View) -> Account | None:
     totals = scope.totals if scope else None
     if totals is None or not totals.recorded_ns or totals.outside_ranges_ns is None:
         return None
-    if any(region.performance and region.performance.time.basis == "gpu" for region in view.stages):
+    late = [r.wall_ns or 0 for r in view.stages if r.performance and r.performance.time.basis == "gpu"]
+    if sum(late) > _FEW * sum(region.wall_ns or 0 for region in view.stages):
         return None  # their ranges are closed before their work is done: what they hold says nothing
     in_ranges = totals.recorded_ns - totals.outside_ranges_ns
     staged = sum(region.wall_ns or 0 for region in view.stages)

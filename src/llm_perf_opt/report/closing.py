@@ -42,11 +42,17 @@ def result_of(report: NCUProfileRegionReport) -> str:
     stage = next((region for region in stage_regions(report) if region.key == found.stage), None)
     if stage is None or stage.performance is None or found.verdict == "unknown":
         return found.where or next((note.message for note in report.diagnostics), "")
-    text = f"{full_label(stage)} is {stage.performance.verdict.title}"
+    title = stage.performance.verdict.title
+    is_so = (
+        f" {title}" if title.startswith("waits ") else f": {title}" if title.startswith("unsure") else f" is {title}"
+    )
+    text = f"{full_label(stage)}{is_so}"
     first = next((one for one in answer_of(report).fixes if one.fix.stage == found.stage), None)
     if first is None:
         return f"{text}; no known fix would save much."
-    return f"{text}. {first.fix.action.rstrip('.')}: {first.gain}."
+    action = first.fix.action.rstrip(".")
+    # Where a measurement would tell more than the fix would win, that is what to do first.
+    return f"{text}. {action}: {first.gain}." if found.do_first.startswith(action) else f"{text}. {found.do_first}"
 
 
 def next_of(report: NCUProfileRegionReport, out: Path) -> str:

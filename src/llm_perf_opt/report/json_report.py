@@ -7,12 +7,10 @@ from collections.abc import Iterator
 from functools import cache
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
-import cattrs
 import orjson
-from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, override
 
 from llm_perf_opt.analysis.verdicts.conclusion import conclude
 from llm_perf_opt.errors import UnreadableInput
@@ -21,47 +19,64 @@ from llm_perf_opt.report.renderers import File, Renderer
 from llm_perf_opt.report.view import View
 from llm_perf_opt.untrusted import read_json
 
+if TYPE_CHECKING:
+    import cattrs
+
 _LARGEST = 4 << 30  # bytes of a report that is read back
 _PRETTY_UP_TO = 5_000  # regions in all scopes; larger reports are for programs and are written compactly
 
 
-def _left_out(kind: type) -> dict[str, Any]:
-    """Fields that live only while the recording is at hand."""
-    return {f.name: override(omit=True) for f in attrs.fields(kind) if not f.metadata.get("in_json", True)}
+@cache
+def _fields(kind: type) -> tuple[str, ...]:
+    """Without those that live only while the recording is at hand."""
+    if not attrs.has(kind):
+        raise TypeError(f"{kind.__name__} has no form in JSON")
+    return tuple(f.name for f in attrs.fields(kind) if f.init and f.metadata.get("in_json", True))
 
 
-_CLASSES = [c for c in vars(model).values() if isinstance(c, type) and attrs.has(c)]
-
-
-_writer = cattrs.Converter()
-for _class in _CLASSES:
-    _writer.register_unstructure_hook(_class, make_dict_unstructure_fn(_class, _writer, **_left_out(_class)))
+def _as_dictionary(value: Any) -> dict[str, Any]:
+    """An object of the model, its values as they are."""
+    return {name: getattr(value, name) for name in _fields(value.__class__)}
 
 
 @cache
 def _reader() -> cattrs.Converter:
     """Made where a report is read back, which few commands do."""
+    import cattrs
+    from cattrs.gen import make_dict_structure_fn, override
+
     converter = cattrs.Converter(forbid_extra_keys=False)
-    for one in _CLASSES:
-        converter.register_structure_hook(one, make_dict_structure_fn(one, converter, **_left_out(one)))
+    for kind in (c for c in vars(model).values() if isinstance(c, type) and attrs.has(c)):
+        left_out: dict[str, Any] = {
+            f.name: override(omit=True) for f in attrs.fields(kind) if f.name not in _fields(kind)
+        }
+        converter.register_structure_hook(kind, make_dict_structure_fn(kind, converter, **left_out))
     return converter
 
 
 def as_json(report: model.NCUProfileRegionReport) -> dict[str, Any]:
     """The report as plain dictionaries and lists."""
-    result: dict[str, Any] = _writer.unstructure(report)
+    result: dict[str, Any] = _plain(report)
     return result
+
+
+def _plain(value: Any) -> Any:
+    if value is None or isinstance(value, (str, int, float)):
+        return value
+    if isinstance(value, (list, tuple)):
+        return [_plain(inner) for inner in value]
+    own = value if isinstance(value, dict) else _as_dictionary(value)
+    return {name: _plain(inner) for name, inner in own.items()}
 
 
 def render_json(report: model.NCUProfileRegionReport) -> str:
     regions = sum(len(scope.regions) for scope in report.scopes)
     pretty = regions <= _PRETTY_UP_TO
-    data = as_json(report)
     try:
-        return orjson.dumps(data, option=orjson.OPT_INDENT_2 if pretty else 0).decode()
+        return orjson.dumps(report, _as_dictionary, orjson.OPT_INDENT_2 if pretty else 0).decode()
     except TypeError:
         # A name holds half of a surrogate pair, which UTF-8 has no form for: write it as an escape.
-        return json.dumps(data, allow_nan=False, indent=2 if pretty else None)
+        return json.dumps(report, default=_as_dictionary, allow_nan=False, indent=2 if pretty else None)
 
 
 def _files(view: View) -> Iterator[File]:
@@ -76,6 +91,8 @@ RENDERER = Renderer("`report.json`: everything, for programs; its schema ships w
 
 def read_report(path: str | PathLike[str]) -> model.NCUProfileRegionReport:
     """A report written earlier: the file, or the directory it is in."""
+    import cattrs
+
     file = Path(path)
     if file.is_dir():
         file = file / "report.json"

@@ -17,6 +17,8 @@ import numpy as np
 import orjson
 from attrs import Factory, define
 
+from llm_perf_opt.analysis.gaps import CAUSES, find_gaps
+from llm_perf_opt.analysis.verdicts.idle_causes import idle_words
 from llm_perf_opt.regions.attribution import Attribution
 from llm_perf_opt.regions.budget import in_rows
 from llm_perf_opt.regions.columns import UNKNOWN, CodeSpans, Int32s, Int64s, Timeline, Work
@@ -276,9 +278,10 @@ class _Trace:
             product = _text(self.timeline.devices.get(device, "GPU"))
             yield from _about_process(gpu, f"GPU {device} · {product} · of process {self._pids[process]}", 1000 + gpu)
             yield _about_thread(gpu, _IDLE_TRACK, "idle")
+            owners = self._owners_of_gaps(process)
             for since, until in zip(busy.ends[:-1].tolist(), busy.starts[1:].tolist(), strict=True):
                 idle = {"ph": "X", "cat": "idle", "name": "idle", "pid": gpu, "tid": _IDLE_TRACK}
-                yield idle | self._span(since, until)
+                yield idle | self._span(since, until) | owners.get((since, until), {})
             inside = busy.within(edges[:-1], edges[1:])
             for at, part, length in zip(edges[:-1].tolist(), inside.tolist(), np.diff(edges).tolist(), strict=True):
                 yield {
@@ -288,6 +291,23 @@ class _Trace:
                     "ts": (at - self._origin) / 1000,
                     "args": {"percent": round(100 * part / max(length, 1), 1)},
                 }
+
+    def _owners_of_gaps(self, process: int) -> dict[tuple[int, int], Event]:
+        """By begin and end of a long gap of a process, why the GPU waits, and what the host is in."""
+        timeline = self.timeline
+        gaps = find_gaps(timeline, process, np.zeros(len(timeline.ranges), dtype=np.bool_))
+        around = np.append(timeline.ranges.name.astype(np.int64), UNKNOWN)[gaps.range]
+        name = np.where(gaps.event != UNKNOWN, gaps.event, around)
+        found = {}
+        for at, what in zip(gaps.named.tolist(), name.tolist(), strict=True):
+            cause = CAUSES[gaps.cause[at]]
+            words = idle_words()[cause]
+            if words.rule and not words.between_graphs:  # else it depends on the region which rule it is
+                cause = words.rule
+            args = {"cause": cause} | ({"host": _text(timeline.strings[what])} if what != UNKNOWN else {})
+            title = f"idle: {cause}" + (f", {args['host']}" if what != UNKNOWN else "")
+            found[int(gaps.start[at]), int(gaps.end[at])] = {"name": title, "args": args}
+        return found
 
     def _edges(self, tracks: int) -> Int64s:
         """Between which the busy time of every GPU is added up."""

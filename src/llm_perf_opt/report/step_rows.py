@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from llm_perf_opt.metrics.quantity import percent
 from llm_perf_opt.regions.model import NCUProfileRegion
 from llm_perf_opt.regions.step_numbers import DECODE, MIXED
 from llm_perf_opt.regions.timing import StepGroup
@@ -33,15 +34,14 @@ def step_rows(view: View) -> list[list[str]]:
 
 def step_sentence(view: View) -> str:
     """What requests that decode wait for where others read their prompts meanwhile; nothing where no step is mixed."""
-    timed = [(r.timing, r.timing.steps) for r in view.regions if r.timing and r.timing.steady.median_ns]
-    found = {steps.phase: timing for timing, steps in timed if steps is not None}
+    found = {r.timing.steps.phase: r.timing.steps for r in view.regions if r.timing and r.timing.steps}
     decode, mixed = found.get(DECODE), found.get(MIXED)
     if decode is None or mixed is None:
         return ""
     share = mixed.instances / (mixed.instances + decode.instances)
     return (
-        f"A request that decodes gets its token after {duration(decode.steady.median_ns)} in a decode step and after "
-        f"{duration(mixed.steady.median_ns)} in a mixed one (medians); {share:.0%} of these steps are mixed."
+        f"A request that decodes gets its token after {duration(decode.median_ns)} in a decode step and after "
+        f"{duration(mixed.median_ns)} in a mixed one (medians); {percent(share, '.0')} of these steps are mixed."
     )
 
 

@@ -14,7 +14,7 @@ VERDICT_WORDS = {
     "unsure": "not certain",
     "not_comparable": "not comparable",
     "refused": "refused: it changes the results",
-    "not applied": "took no effect",
+    "not applied": "has no effect",
     "failed": "failed",
     "left out": "not tried",
 }

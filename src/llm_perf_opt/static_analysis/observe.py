@@ -9,7 +9,7 @@ from __future__ import annotations
 from attrs import evolve
 
 from llm_perf_opt.static_analysis.architecture import Architecture
-from llm_perf_opt.static_analysis.counts import MatrixShape, StageCount
+from llm_perf_opt.static_analysis.counts import AttentionShape, MatrixShape, StageCount
 from llm_perf_opt.static_analysis.formulas import ATTENTION, EXPERTS, HEAD, PROJECTIONS
 from llm_perf_opt.static_analysis.stage import StageWork, StaticStage
 
@@ -51,14 +51,10 @@ def _head_positions(count: StageCount, architecture: Architecture, batch: int) -
 
 def _lengths(count: StageCount, architecture: Architecture) -> tuple[int, int, int] | None:
     """Batch, queries, and the keys of the layer that sees most."""
-    same = [
-        (shape, calls)
-        for shape, calls in count.attention
-        if shape.heads == architecture.heads and shape.key_dim == architecture.key_dim
-    ]
+    same = [(shape, queries, calls) for shape, calls in count.attention if (queries := _queries(shape, architecture))]
     # one call a layer; another count is another part of the model that has heads of the same size
-    ours = not count.complete or sum(calls for _, calls in same) % architecture.layers == 0
-    fused = [(shape.batch, shape.queries, shape.keys) for shape, _ in same if ours]
+    ours = not count.complete or sum(calls for _, _, calls in same) % architecture.layers == 0
+    fused = [(shape.batch, queries, shape.keys) for shape, queries, _ in same if ours]
     taken_apart = [
         (shape.batch // architecture.heads, shape.m, shape.n)
         for shape, calls in count.matrices
@@ -69,6 +65,17 @@ def _lengths(count: StageCount, architecture: Architecture) -> tuple[int, int, i
     ]
     found = [lengths for lengths in (fused or taken_apart) if lengths[2] >= lengths[1]]
     return max(found, key=lambda lengths: lengths[2], default=None)
+
+
+def _queries(shape: AttentionShape, architecture: Architecture) -> int:
+    """Queries of each head; 0 where the attention is not this model's. From transformers 5.23 on, the heads that share
+    keys and values are passed as the queries of one head where there is one query and a mask."""
+    if shape.key_dim != architecture.key_dim:
+        return 0
+    if shape.heads == architecture.heads:
+        return shape.queries
+    packed = (architecture.kv_heads, architecture.heads // architecture.kv_heads)
+    return 1 if (shape.heads, shape.queries) == packed else 0
 
 
 def observed_architecture(count: StageCount, architecture: Architecture, work: StageWork) -> Architecture:

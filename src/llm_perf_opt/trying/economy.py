@@ -36,7 +36,9 @@ def worth_timing(checked: Sequence[Attempt]) -> list[Attempt]:
 
 
 def is_slower(attempt: Attempt) -> bool:
-    return (attempt.gain or 1.0) < 1 / _SLOWER
+    """Not only by chance."""
+    interval = attempt.interval
+    return (attempt.gain or 1.0) < 1 / _SLOWER and (interval is None or interval[1] < 1.0)
 
 
 def repeats(notes: ProcessNotes) -> tuple[int, int]:

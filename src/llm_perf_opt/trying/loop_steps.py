@@ -14,6 +14,7 @@ from llm_perf_opt.regions.stacks import group_by
 
 STEP = "step"
 _LEAST = 6  # steps: fewer are no loop
+_NEAR = 4  # steps before and behind, with which the time of one is averaged
 _OFTEN = 0.5  # as often as the stage that comes most often, or it is not of every step
 
 
@@ -72,8 +73,22 @@ def _steps(timeline: Timeline, outer: Int64s) -> dict[str, Int64s] | None:
         "domain": ranges.domain[this],
         "name": np.full(len(this), len(timeline.strings), dtype=ranges.name.dtype),
         "start_end": np.zeros(len(this), dtype=np.bool_),
-        "took": took,
+        "took": _evened_out(took),
         "gpu_start": unknown if ranges.gpu_start is None else ranges.gpu_start[this],
         "memory_peak": unknown,
         "memory_growth": unknown,
     }
+
+
+def _evened_out(took: Int64s) -> Int64s:
+    """Each step as long as those around it on average: workers of a data loader hand over several batches at a time.
+
+    Then one step waits for all of them and the others for nothing, and the median of such steps says nothing. Left as
+    they are: the first, in which workers start and code is loaded, and the last, which ends with its stages.
+    """
+    inner = took[1:-1]
+    sums = np.append(0, np.cumsum(inner))
+    at = np.arange(len(inner))
+    first, last = np.maximum(at - _NEAR, 0), np.minimum(at + _NEAR, len(inner))
+    evened = (sums[last] - sums[first]) // np.maximum(last - first, 1)
+    return np.concatenate([took[:1], evened, took[-1:]])

@@ -86,7 +86,10 @@ def _add(found: ProcessNotes, content: dict[str, Any]) -> None:
     for name, applied, text in content["levers"]:
         before = found.evidence.get(str(name))
         if before is None or (applied and not before[0]):  # one process is enough: a launcher calls no model
-            found.evidence[str(name)] = bool(applied), str(text)[:400]
+            found.evidence[str(name)] = (
+                bool(applied),
+                str(text).strip().partition("\n")[0][:400],
+            )  # torch explains at length
     if (step := content.get("step")) and found.launches is None:
         found.launches = int(step["launches"])
         found.kernels = {str(name)[:300]: int(count) for name, count in step["kernels"].items()}

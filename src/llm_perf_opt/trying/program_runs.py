@@ -14,7 +14,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import numpy as np
 from attrs import define
 
 from llm_perf_opt import inject
@@ -29,11 +28,12 @@ from llm_perf_opt.nsight.outcome import clean
 from llm_perf_opt.process.bytecode import BytecodeCache
 from llm_perf_opt.process.supervise import run_supervised
 from llm_perf_opt.readers.measured import collect, read_measured
-from llm_perf_opt.regions.columns import COMPILATION, GRAPH_CAPTURE, ONCE
 from llm_perf_opt.regions.patterns import RegionFilter
+from llm_perf_opt.report.text import duration
 from llm_perf_opt.request import ProfileRequest
 from llm_perf_opt.rundir.directory import RunDirectory
 from llm_perf_opt.rundir.log_cleaning import clean_logs
+from llm_perf_opt.trying.compiling import spent_ns, without_compiling
 from llm_perf_opt.trying.levers import Lever
 from llm_perf_opt.trying.loop_steps import with_steps
 from llm_perf_opt.trying.process_notes import REPEATED, ProcessNotes, read_notes, use_text
@@ -41,6 +41,7 @@ from llm_perf_opt.untrusted import read_text
 
 _FOLDER, LOG = "try", "try/workload.log"
 _LARGEST_OUTPUT = 20_000_000
+_PATIENCE_S, _PATIENCE = 600.0, 10.0  # beside so many times what the program takes: compiling may take minutes
 _CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 
 
@@ -86,6 +87,7 @@ class ProgramRuns:
         self.first = first  # the program as it is, if that ran before
         self.look_at = 0  # the call whose launches and kernels are looked at
         self.longest = 0  # tokens that its caches hold at most
+        self._alone_s = first.seconds if first else 0.0  # what the program takes as it is
 
     def __enter__(self) -> ProgramRuns:
         self._raw = Path(tempfile.mkdtemp(prefix="llm-perf-try-"))
@@ -127,7 +129,7 @@ class ProgramRuns:
                     command,
                     log=log,
                     environment={**environment, **self._bytecode.variables()},
-                    timeout_s=request.measure.timeout_s,
+                    timeout_s=self._patience(levers),
                     report_progress=self._report_progress,
                     held=directory.handles,
                 )
@@ -140,21 +142,29 @@ class ProgramRuns:
             raise KeyboardInterrupt
         problem = ""
         if ended.timed_out:
-            problem = "it took too long and was stopped"
+            problem = f"it was stopped after {duration(1e9 * ended.seconds)}: --timeout allows more"
         elif ended.exit_code:
             lines = [clean(line) for line in tail(log).splitlines() if line.strip()]
             problem = f"the program ended with {ended.exit_code}: {lines[-1][:200] if lines else 'it printed nothing'}"
+        if not levers and not problem:
+            self._alone_s = max(self._alone_s, ended.seconds)
         noted = read_notes(notes)
         if self._output is not None and not problem:
             use_text(noted, printed if self._output == "stdout" else _written(Path(self._output)))
         return Run(times, sampler.found, noted, ended.seconds, problem)
+
+    def _patience(self, levers: Sequence[Lever]) -> float | None:
+        """Workers of a loader, or captured graphs, may deadlock: a run with levers is not waited for without end."""
+        asked = self._request.measure.timeout_s
+        return asked if asked is not None or not levers else _PATIENCE_S + _PATIENCE * self._alone_s
 
     def side(self, label: str, runs: Sequence[Run], items: float = 1.0) -> Side | None:
         """Steady instances of some runs, run by run; None where nothing was timed. `items`: times are per so many."""
         file = self._raw / "side.json"
         try:
             collect([run.times for run in runs], file, [run.gpus for run in runs])
-            found = collect_side([], [with_steps(read_measured(file))], label, RegionFilter())
+            timed = with_steps(without_compiling(read_measured(file)))
+            found = collect_side([], [timed], label, RegionFilter())
         except UserError:
             return None
         for region in found.regions.values() if items != 1.0 else ():
@@ -169,12 +179,7 @@ class ProgramRuns:
             once = read_measured(file).only_once
         except UserError:
             return 0.0
-        wanted = np.isin(once.what, [ONCE.index(COMPILATION), ONCE.index(GRAPH_CAPTURE)])
-        total = last = 0
-        for start, end in sorted(zip(once.start[wanted].tolist(), once.end[wanted].tolist(), strict=True)):
-            total += max(end - max(start, last), 0)
-            last = max(last, end)
-        return total / 1e9
+        return spent_ns(once) / 1e9
 
 
 def already_set(lever: Lever) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from llm_perf_opt.comparing.comparison import SAME, UNSURE, WORSE
 from llm_perf_opt.report.text import counted, duration
 from llm_perf_opt.report.tried_words import VERDICT_WORDS, factor
@@ -9,6 +11,7 @@ from llm_perf_opt.trying.attempts import Attempt, Trial
 from llm_perf_opt.trying.output_comparison import DIFFERENT, NOT_COMPARED
 from llm_perf_opt.trying.output_comparison import SAME as SAME_OUTPUTS
 
+_RUNS_ASKED = re.compile(r"--runs (\d+)")  # in the reason of a verdict
 _SAYS_NOTHING = 20.0  # an interval that is wider
 
 
@@ -32,7 +35,8 @@ def _nothing_helps(trial: Trial) -> list[str]:
         last = "See why in the page, or name other levers: llm-perf try --list"
     elif any(a.verdict == UNSURE for a in timed):  # not known is not "no"
         first = "Cannot tell whether anything that was tried makes it faster"
-        more = max(5, 2 * max(a.runs for a in timed))
+        asked = [int(found[1]) for a in timed if a.verdict == UNSURE and (found := _RUNS_ASKED.search(a.reason))]
+        more = min(asked, default=max(5, 2 * max(a.runs for a in timed)))
         last = f"llm-perf try --runs {more} -- CMD, with nothing else running on this machine"
     else:
         first = "Nothing that was tried makes it faster"

@@ -10,15 +10,16 @@ from math import prod
 
 import numpy as np
 
-from llm_perf_opt.analysis.rules.gains import family_names
+from llm_perf_opt.analysis.rules.gains import family_names, generation_of
 from llm_perf_opt.analysis.rules.rule import Find
 from llm_perf_opt.analysis.verdicts.evaluated import Evaluated
 from llm_perf_opt.analysis.verdicts.findings import Found
 from llm_perf_opt.analysis.verdicts.kernel_limits import leaves_sms_idle
+from llm_perf_opt.analysis.verdicts.launches import Kind
 from llm_perf_opt.analysis.verdicts.roofs import ROOFS, Floats, Roofed, bounds
 from llm_perf_opt.analysis.verdicts.rules import verdict_rules
 from llm_perf_opt.analysis.verdicts.times import overlap_scale
-from llm_perf_opt.metrics.families import COLLECTIVE, HOST_COPY, MULTIPLYING, is_fusable
+from llm_perf_opt.metrics.families import COLLECTIVE, HOST_COPY, MEMCPY, MULTIPLYING, is_fusable
 from llm_perf_opt.metrics.quantity import nanoseconds, shown, total
 from llm_perf_opt.regions.columns import Bools
 from llm_perf_opt.regions.labels import counted as count_of
@@ -26,6 +27,7 @@ from llm_perf_opt.regions.model import FamilyTime
 from llm_perf_opt.regions.names import short_kernel_name
 
 _KERNELS_NAMED = 3
+_NO_KERNELS = (HOST_COPY, MEMCPY, COLLECTIVE)  # or none that anybody writes anew
 _MOST = 0.5
 _FEWEST_TO_FUSE = 2
 _FEWER_BYTES = 0.5  # what smaller data types or larger batches leave of the traffic, say: 8 bits in place of 16
@@ -58,7 +60,7 @@ def _fusable_kernels(of: Evaluated) -> Iterator[Found]:
 
 def _other_kernels(of: Evaluated, rule: str) -> Iterator[Found]:
     for family in of.families:
-        if family.recoverable is None or is_fusable(family.family) or family.family in (HOST_COPY, COLLECTIVE):
+        if family.recoverable is None or is_fusable(family.family) or family.family in _NO_KERNELS:
             continue
         if any(_fix_at(family.family, roof) == rule for roof in ("", *ROOFS)):
             yield from _above(of, [family], "kernels", lambda longest: _kernel_fix(of.roofed, longest))
@@ -105,7 +107,6 @@ def _above(
     analysed = total([f.analysed for f in known if f.analysed is not None], "ns")
     longest, kinds = _longest(of.roofed, families, lost), launches.kinds
     rule, first = rule_of(longest), kinds[longest[0]]
-    other = verdict_rules().kernel_fixes["other"]
     yield Found(
         rule,
         kind,
@@ -119,8 +120,17 @@ def _above(
             "threads": count_of(prod(first.block), "thread"),
         },
         kernels=list(dict.fromkeys(short_kernel_name(kinds[k].kernel_name) for k in longest)),
-        texts=f"{rule}.small" if rule == other and first.grid and leaves_sms_idle(first) else "",
+        texts=_texts(of, rule, first),
     )
+
+
+def _texts(of: Evaluated, rule: str, longest: Kind) -> str:
+    """The entry of its words, where the kernel that takes longest has others than its rule."""
+    fixes, capability = verdict_rules().kernel_fixes, of.facts.numbers.get("compute_capability")
+    if rule == fixes["other"] and longest.grid and leaves_sms_idle(longest):
+        return f"{rule}.small"
+    made_for = generation_of(longest.kernel_name) if rule == fixes["attention"] else None
+    return f"{rule}.newest" if made_for is not None and capability is not None and made_for >= capability else ""
 
 
 def _free(of: Evaluated) -> Floats:

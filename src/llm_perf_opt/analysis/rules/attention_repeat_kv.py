@@ -44,4 +44,5 @@ RULE = Rule(
     gain="The time of the copies.",
     before="k = k[:, :, None].expand(b, h, n, s, d).reshape(b, h * n, s, d)\ny = F.scaled_dot_product_attention(q, k, v)",
     after="y = F.scaled_dot_product_attention(q, k, v, enable_gqa=True)",
+    unless="A mask or a kernel of your own needs one KV head for each query head.",
 )

@@ -40,7 +40,10 @@ def _extends(kind: LaunchKind) -> bool:
 
 def _before_attention(launched: Launched) -> Bools:
     """Two concatenations whose shapes are not known, right before attention: of keys and of values. Three are of queries, too."""
-    cat, attention = launched.fits(_concatenates), launched.fits(lambda kind: kind.family == "attention")
+    cat = launched.fits(_concatenates)
+    if not cat.any():
+        return cat
+    attention = launched.fits(lambda kind: kind.family == "attention")
     apart = launched.fits(lambda kind: kind.family == "copy") & ~cat  # what may lie between: layouts, repeated heads
     found = np.zeros(len(launched), dtype=np.bool_)
     for at in np.flatnonzero(attention).tolist():
@@ -69,4 +72,5 @@ RULE = Rule(
     gain="The time of the concatenations.",
     before="k = torch.cat([k, new], dim=2)",
     after="k[:, :, n : n + 1] = new  # allocated for the longest sequence",
+    unless="Texts are short, or differ so much in length that a cache for the longest does not fit.",
 )

@@ -13,6 +13,7 @@ RULE = Rule(
     words=Words(
         because="{waiting_rank} waits {time} of {now} for later ranks, most for {late_rank}",
         action="find out what {late_rank} does before it joins the collective: more work (imbalance), a slower host, or a later start",
+        looks=True,
     ),
     find=collectives_found("comm.skew"),
     gain="The time that ranks spend in collectives waiting for the last one.",
@@ -20,6 +21,7 @@ RULE = Rule(
         "unsure": Words(
             because="{odd}, {usual} are usual: perhaps it waits for another rank",
             action="give the recordings of the other ranks too: they tell which rank is late",
+            looks=True,
         )
     },
 )

@@ -41,4 +41,5 @@ RULE = Rule(
     gain="The idle time during compilation.",
     before="step = torch.compile(step, dynamic=False)\nfor position in range(n):\n    step(x, position)",
     after="step = torch.compile(step, dynamic=True)",
+    unless="New shapes occur only a few times, and the program then runs for long.",
 )

@@ -25,6 +25,7 @@ with torch.cuda.stream(side):
     following = next_batch.to(device, non_blocking=True)
 y = model(x)
 """,
+    unless="The GPU has no other work for the copies to overlap with.",
     variants={
         "unknown": Words(
             because="copies between host and GPU, {host_copies} of {now}{exposed}",

@@ -18,4 +18,5 @@ RULE = Rule(
     gain="The time of the copies during which nothing else runs, minus what their bytes take over the link from pinned memory.",
     before="batch.to(device)",
     after="batch.pin_memory().to(device, non_blocking=True)",
+    unless="Each buffer of host memory is used once: pinning it costs more than one copy.",
 )

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
+from attrs import evolve
 
 from llm_perf_opt.analysis.rules.above_roof import above_the_roof, has_neighbours
 from llm_perf_opt.analysis.rules.gains import Gain, found_in_kernels, named, unclaimed
 from llm_perf_opt.analysis.rules.rule import Rule, Words
 from llm_perf_opt.analysis.verdicts.evaluated import Evaluated
 from llm_perf_opt.analysis.verdicts.findings import Found
-from llm_perf_opt.analysis.verdicts.launched import LaunchKind
+from llm_perf_opt.analysis.verdicts.launched import Launched, LaunchKind
+from llm_perf_opt.analysis.verdicts.times import overlap_scale
+from llm_perf_opt.regions.columns import Bools
 
 _TAKEN_ALONG = ("elementwise", "activation", "copy", "rope", "norm")
 _ONLY_MOVING = ("elementwise", "activation", "copy", "rope")
@@ -19,7 +22,7 @@ _HALF = Gain(0.5, 0.25, 0.75)  # of kernels whose order is not known
 
 
 def _find(of: Evaluated) -> Iterator[Found]:
-    yield from above_the_roof("fuse.elementwise")(of)
+    yield from (_but_one(of, found) for found in above_the_roof("fuse.elementwise")(of))
     if not has_neighbours(of):
         return
     launched, counted = of.launched, of.roofed.parts_above
@@ -29,17 +32,29 @@ def _find(of: Evaluated) -> Iterator[Found]:
         return kind.family in families and not named("compiled", kind.kernel) and kind.kernel not in counted
 
     rows = unclaimed(of, fits)
-    if not launched.ordered:
-        time = launched.time(rows)
-        gain = Gain(*(time * part for part in (_HALF.likely, _HALF.low, _HALF.high)))
-    else:
-        # Runs of neighbours: one kernel in their place takes about as long as the longest of them.
+    if launched.ordered:
         rows = rows & (np.append(rows[1:], False) | np.append(False, rows[:-1]))
-        begins = np.flatnonzero(rows & ~np.append(False, rows[:-1]))
-        times = np.where(rows, launched.time_ns, 0)
-        longest = np.maximum.reduceat(times, begins).sum() if len(begins) else 0
-        gain = Gain.certain(float(times.sum() - longest) * launched.scale, 0.25)
+    time, parts = launched.time(rows), _parts(launched, rows)
+    gain = Gain(*(time * part for part in (parts.likely, parts.low, parts.high)))
     yield from found_in_kernels(of, "fuse.elementwise", rows, gain, kind="fusion")
+
+
+def _parts(launched: Launched, rows: Bools) -> Gain:
+    """Of the time of some kernels: all but the longest of each run of neighbours, for one is left of each."""
+    times = np.where(rows, launched.time_ns, 0)
+    if not launched.ordered or not times.any():
+        return _HALF
+    begins = np.flatnonzero(rows & ~np.append(False, rows[:-1]))
+    return Gain.certain(1 - float(np.maximum.reduceat(times, begins).sum() / times.sum()), 0.25)
+
+
+def _but_one(of: Evaluated, found: Found) -> Found:
+    """What counters say is above the roof, but no more than goes with the kernels that go: one of each chain stays."""
+    families = found.family.split("+")
+    parts = _parts(of.launched, of.launched.fits(lambda kind: kind.family in families))
+    most = found.time * overlap_scale(of.split)
+    won, low, high = (min(found.recoverable, most * part) for part in (parts.likely, parts.low, parts.high))
+    return evolve(found, recoverable=won, interval=(low, max(high, won)))
 
 
 RULE = Rule(
@@ -52,7 +67,8 @@ RULE = Rule(
         action="fuse with torch.compile, or use fused kernels",
     ),
     find=_find,
-    gain="All kernels of a chain except the longest, because one pass over the data remains. With counters, the time above the roof.",
+    gain="All kernels of a chain except the longest, because one pass over the data remains. With counters, at most the time above the roof.",
     before="y = 0.5 * x * (1 + torch.tanh(0.79788 * (x + 0.044715 * x**3)))",
     after='y = F.gelu(x, approximate="tanh")  # or torch.compile(f)(x)',
+    unless="The intermediate results are needed, for example by a backward pass.",
 )

@@ -53,6 +53,13 @@ def named(what: str, name: str) -> bool:
     return re.search(verdict_rules().named_kernels[what], name, re.IGNORECASE) is not None
 
 
+@lru_cache(maxsize=_NAMES_KEPT)
+def generation_of(name: str) -> int | None:
+    """The compute capability a kernel was written for, as far as its name tells."""
+    known: dict[str, int] = verdict_rules().named_kernels["generations"]
+    return next((major for pattern, major in known.items() if re.search(pattern, name, re.IGNORECASE)), None)
+
+
 @define(frozen=True)
 class Product:
     """A matrix product by its shapes: batches of rows x columns, summed over `depth`."""

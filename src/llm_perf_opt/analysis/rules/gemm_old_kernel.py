@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
-from functools import lru_cache
 
-from llm_perf_opt.analysis.rules.gains import PRODUCTS, above_peak, found_in_kernels, unclaimed
+from llm_perf_opt.analysis.rules.gains import PRODUCTS, above_peak, found_in_kernels, generation_of, unclaimed
 from llm_perf_opt.analysis.rules.gemm_fp32 import is_single_precision
 from llm_perf_opt.analysis.rules.rule import Rule, Words
 from llm_perf_opt.analysis.verdicts.evaluated import Evaluated
 from llm_perf_opt.analysis.verdicts.findings import Found
 from llm_perf_opt.analysis.verdicts.launched import LaunchKind
-from llm_perf_opt.analysis.verdicts.rules import verdict_rules
 
 _GUESS = (0.3, 0.1, 0.5)  # of their time
 
@@ -23,18 +20,11 @@ def _find(of: Evaluated) -> Iterator[Found]:
         return
 
     def fits(kind: LaunchKind) -> bool:
-        older = _generation(kind.kernel) if kind.family in PRODUCTS and not is_single_precision(kind) else None
+        older = generation_of(kind.kernel) if kind.family in PRODUCTS and not is_single_precision(kind) else None
         return older is not None and older < capability
 
     rows = unclaimed(of, fits)
     yield from found_in_kernels(of, "gemm.old_kernel", rows, above_peak(of, rows, _GUESS))
-
-
-@lru_cache(maxsize=1 << 15)
-def _generation(name: str) -> int | None:
-    """The compute capability a kernel was written for, as far as its name tells."""
-    known: dict[str, int] = verdict_rules().named_kernels["generations"]
-    return next((major for pattern, major in known.items() if re.search(pattern, name, re.IGNORECASE)), None)
 
 
 RULE = Rule(
@@ -50,4 +40,5 @@ RULE = Rule(
     gain="The time above what the FLOPs and bytes of the shapes need in a good kernel; without shapes, three tenths of the time.",
     before="y = x @ w  # TF32; w is K x N: no kernel of Hopper takes that",
     after="y = F.linear(x, w_t)  # w_t is N x K",
+    unless="The installed libraries have no newer kernel for these shapes and types.",
 )

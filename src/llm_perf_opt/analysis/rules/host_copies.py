@@ -44,6 +44,8 @@ def _copies(of: Evaluated) -> Iterator[Found]:
             for link in (_LINK, *_OTHER_LINKS)
         )
         won, interval = likely, (low, high)
+    elif exposed is not None:  # no more can be hidden than there is to hide it behind; what stays on the GPU is all won
+        interval = min(won, of.light.now - won), won
     yield Found(
         "copy.pinned" if unpinned else "copy.host",
         "host copies",

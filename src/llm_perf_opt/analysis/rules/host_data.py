@@ -17,4 +17,5 @@ RULE = Rule(
     find=idle_of("host.data"),
     before="DataLoader(data, batch_size=64)",
     after="DataLoader(data, batch_size=64, num_workers=8, pin_memory=True, persistent_workers=True)",
+    unless="The disk or the network is at its limit: workers then wait, too, and smaller or closer data helps.",
 )

@@ -23,4 +23,5 @@ if loss.item() > limit:
     …
 """,
     after="worst = torch.maximum(worst, loss)  # checked every hundred steps",
+    unless="The host has to know the value before it can go on, as at the end of a text.",
 )

@@ -12,7 +12,8 @@ RULE = Rule(
     seen="Long gaps that no range, call, operator or function on the host covers.",
     words=Words(
         because="the GPU waits {time} of {now}, and the recording does not show what the host does ({what})",
-        action="mark it: put NVTX ranges around the code between the launches, or record a PyTorch trace with with_stack=True",
+        action="find out what that is: put NVTX ranges around the code between the launches, record a PyTorch trace with with_stack=True, or run `llm-perf profile -- CMD`, which records the lines of the program",
+        looks=True,
     ),
     find=idle_of("host.unknown"),
 )

@@ -13,6 +13,7 @@ RULE = Rule(
     words=Words(
         because="{families}, {time} of {now}, up to {recoverable} of it above the roof",
         action="look at these kernels: {share_of_roof} of the roof is reached",
+        looks=True,
     ),
     find=above_the_roof("kernel.slow"),
     gain="At most the time above the roof.",

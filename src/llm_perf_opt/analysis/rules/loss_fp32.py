@@ -63,4 +63,5 @@ RULE = Rule(
     gain="All except four passes over the logits in 16 bits.",
     before="loss = F.cross_entropy(logits.float(), words)",
     after="loss = torch.compile(cross_entropy)(logits, words)",
+    unless="The vocabulary is small, or the logits themselves are needed.",
 )

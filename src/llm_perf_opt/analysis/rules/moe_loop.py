@@ -74,4 +74,5 @@ RULE = Rule(
     gain="The idle time between the experts, most of the selecting and putting back, and the products down to their roof.",
     before="for e, expert in enumerate(experts):\n    rows = torch.where(chosen == e)[0]\n    out.index_add_(0, rows, expert(x[rows]))",
     after="y = torch.nn.functional.grouped_mm(x[order], weights, offs=ends)",
+    unless="There are few experts with many tokens each: one matrix product per expert then fills the GPU.",
 )

@@ -22,7 +22,7 @@ _LERP_PASSES, _FUSED_PASSES = 3, 7
 
 def _find(of: Evaluated) -> Iterator[Found]:
     rows = unclaimed(of, _is_foreach)
-    moment = rows & of.launched.fits(lambda kind: _LERP.search(kind.kernel) is not None)
+    moment = rows & of.launched.fits(lambda kind: kind.family == "optimizer" and _LERP.search(kind.kernel) is not None)
     time, fused = of.launched.time(rows), of.launched.time(moment) * _FUSED_PASSES / _LERP_PASSES
     known = 0 < fused < time
     gain = Gain.certain(time - fused, 0.2) if known else Gain(time * 0.6, time * 0.4, time * 0.75)

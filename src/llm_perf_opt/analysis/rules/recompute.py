@@ -27,13 +27,16 @@ _FORWARD = frozenset(
         "embedding",
         "dropout",
         "scaled_dot_product_attention",
+        "_flash_attention_forward",
+        "_efficient_attention_forward",
         "conv2d",
         "conv1d",
     ]
 )
 _FEWEST = 2  # different operators: one alone may be of a gradient that somebody wrote
 # PyTorch's own gradients end in a number. None calls an operator of a forward pass: what it saved is computed again.
-_OWN = re.compile(r"[A-Za-z]\w*Backward\d+$")
+# Nor does that of a reentrant checkpoint do anything else.
+_OWN = re.compile(r"[A-Za-z]\w*Backward\d+$|CheckpointFunctionBackward$")
 
 
 def _find(of: Evaluated) -> Iterator[Found]:

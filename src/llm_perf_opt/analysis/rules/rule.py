@@ -21,6 +21,7 @@ class Words:
 
     because: str
     action: str
+    looks: bool = False  # the action finds the cause, and saves nothing by itself
 
 
 @define(frozen=True)

@@ -48,4 +48,5 @@ RULE = Rule(
     gain="The idle time, plus the copies of logits during which nothing else runs.",
     before="word = sample(logits.cpu())",
     after='word = sample(logits)  # and word.to("cpu", non_blocking=True) where it is needed',
+    unless="The sampler has no counterpart on the GPU: grammars, or constraints that are checked token by token.",
 )

@@ -8,6 +8,7 @@ from llm_perf_opt.analysis.rules.gains import Gain, found_in_kernels, named, unc
 from llm_perf_opt.analysis.rules.rule import Rule, Words
 from llm_perf_opt.analysis.verdicts.evaluated import Evaluated
 from llm_perf_opt.analysis.verdicts.findings import Found
+from llm_perf_opt.metrics.quantity import percent
 
 _LEAST = 0.1  # of the stage
 
@@ -18,7 +19,7 @@ def _find(of: Evaluated) -> Iterator[Found]:
     rows = unclaimed(of, lambda kind: named("cache_moves", kind.kernel))
     time = of.launched.time(rows)
     if time:
-        share = f"{time / of.light.now.of('ns'):.0%}" if of.light.now.value else "–"
+        share = percent(time / of.light.now.of("ns"), ".0") if of.light.now.value else "–"
         gain = Gain(time * 0.8, time * 0.5, time)
         yield from found_in_kernels(of, "serve.cache", rows, gain, least=_LEAST, share=share)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from llm_perf_opt.analysis.rules.rule import Rule, Words
 from llm_perf_opt.analysis.verdicts.evaluated import Evaluated
 from llm_perf_opt.analysis.verdicts.findings import Found
-from llm_perf_opt.metrics.quantity import nanoseconds, shown
+from llm_perf_opt.metrics.quantity import nanoseconds, percent, shown
 
 _LONGER = 2.0  # than a decode step
 _FEWEST = 0.25  # decode steps for each mixed one: below that, nothing but throughput is asked for
@@ -15,10 +15,11 @@ _HALF = 0.5  # of the tokens in a step, and so of what it takes longer
 
 
 def _find(of: Evaluated) -> Iterator[Found]:
-    decode, mixed = of.phases.get("decode_step"), of.phases.get("mixed_step")
+    phases = {name: timing.steps for name, timing in of.phases.items()}
+    decode, mixed = phases.get("decode_step"), phases.get("mixed_step")
     if of.steps is None or of.steps.phase != "mixed_step" or decode is None or mixed is None:
         return
-    short, long = decode.steady.median_ns, mixed.steady.median_ns
+    short, long = decode.median_ns, mixed.median_ns
     often = decode.instances >= _FEWEST * mixed.instances
     if not short or not long or long < _LONGER * short or not often:
         return
@@ -28,7 +29,7 @@ def _find(of: Evaluated) -> Iterator[Found]:
     words = {
         "mixed": shown(nanoseconds(long)),
         "decode": shown(nanoseconds(short)),
-        "part": f"{mixed.instances / (mixed.instances + decode.instances):.0%}",
+        "part": percent(mixed.instances / (mixed.instances + decode.instances), ".0"),
         "tokens": f"{of.steps.tokens / of.steps.instances:,.0f}",
     }
     time = nanoseconds((1 - short / long) * now)
@@ -42,7 +43,7 @@ RULE = Rule(
     seen="Mixed steps of a server that take at least twice as long as its decode steps, with enough decode steps for latency to matter.",
     words=Words(
         because="requests that decode wait {mixed} in a mixed step ({tokens} tokens) and {decode} in a decode step; {part} of these steps are mixed",
-        action="for shorter waits at about the same throughput, read prompts in smaller chunks (vLLM: --max-num-batched-tokens, SGLang: --chunked-prefill-size, transformers: --cb-max-batch-tokens), or on other GPUs than those that decode",
+        action="for shorter waits at about the same throughput, read prompts in smaller chunks (vLLM: --max-num-batched-tokens, SGLang: --chunked-prefill-size, TensorRT-LLM: --max_num_tokens, transformers: --cb-max-batch-tokens), or on other GPUs than those that decode",
     ),
     find=_find,
     gain="Half of the extra time of a mixed step, as latency: the same work is done in more, shorter steps.",

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from llm_perf_opt.analysis.rules.all_rules import fix_words
+from llm_perf_opt.analysis.verdicts.evaluated import could_be_a_graph, from_graphs
 from llm_perf_opt.analysis.verdicts.idle_causes import causes_of
 from llm_perf_opt.analysis.verdicts.rules import UNKNOWN, verdict_rules
 from llm_perf_opt.diagnosis import Diagnosis
@@ -32,6 +34,7 @@ _OTHERS_NAMED = 2
 _LINES = 5  # of a fix
 _PROFILE = "llm-perf profile -- CMD"
 _OF_SERVERS = "serve."  # rules
+_LONGER = 1.01  # than the time of a stage: what a fix is a part of is not that
 
 
 def conclude(report: NCUProfileRegionReport) -> Answer:
@@ -128,7 +131,7 @@ def _lines(stage: NCUProfileRegion, found: Sequence[Opportunity]) -> list[CodeLi
     if performance is None:
         return []
     rules, kernels = {o.rule for o in found}, {name for o in found for name in o.kernels}
-    causes = causes_of(rules)
+    causes = causes_of(rules, could_be_a_graph(stage, performance.time), from_graphs(stage))
     idle = [line for line in performance.idle.lines if line.cause in causes] if performance.idle is not None else []
     lines = [(line.file, line.line, line.function, float(line.time_ns)) for line in idle]
     for source in performance.sources:
@@ -217,9 +220,14 @@ def _first(stage: NCUProfileRegion, verdict: Verdict, own: Sequence[Fix]) -> str
 def _gain(stage: NCUProfileRegion, fix: Fix) -> str:
     runs = _instances(stage)
     takes, each = fix.gain_ns / fix.gain_share, "each " if runs > 1 else "the " if stage.is_whole_recording else ""
+    own = (stage_time(stage) or takes * runs) / runs
+    of_work = "the GPU work of " if takes > _LONGER * own else ""  # some of it runs after the range has ended
+    takes = takes if of_work else max(min(takes, own), fix.gain_ns)
+    words = fix_words().get(fix.rule)
+    saves = "this is about" if words is not None and words.looks else "that can save up to"
     text = (
-        f"{fix.action.rstrip('.')}: that can save up to {_time(fix.gain_ns)} of the {_time(takes)} "
-        f"of {each}{full_label(stage)}."
+        f"{fix.action.rstrip('.')}: {saves} {_time(fix.gain_ns)} of the {_time(takes)} "
+        f"of {of_work}{each}{full_label(stage)}."
     )
     light = stage.performance.speed_of_light if stage.performance else None
     if light is not None and light.limit.value > 0 and stage.time_source == "timeline":

@@ -11,7 +11,7 @@ from llm_perf_opt.analysis.verdicts.free import Free
 from llm_perf_opt.analysis.verdicts.kernel_limits import KernelLimits
 from llm_perf_opt.analysis.verdicts.launched import Launched
 from llm_perf_opt.analysis.verdicts.roofs import Roofed
-from llm_perf_opt.analysis.verdicts.rules import Facts
+from llm_perf_opt.analysis.verdicts.rules import Facts, verdict_rules
 from llm_perf_opt.metrics.hardware.limits import GpuHardware
 from llm_perf_opt.regions.model import FamilyTime, NCUProfileRegion, SpeedOfLight, TimeSplit, Verdict
 from llm_perf_opt.regions.timing import Steps, Timing
@@ -38,6 +38,11 @@ class Evaluated:
     @property
     def roofed(self) -> Roofed:
         return self.limits.roofed
+
+
+def could_be_a_graph(region: NCUProfileRegion, split: TimeSplit) -> bool:
+    """Would a CUDA graph save launches? Of a handful there is nothing to save."""
+    return not from_graphs(region) and split.launches >= verdict_rules().thresholds["fewest_launches_of_a_graph"]
 
 
 def from_graphs(region: NCUProfileRegion) -> bool:

@@ -10,10 +10,11 @@ from llm_perf_opt.analysis.verdicts.roofs import ROOFS, Roofed
 from llm_perf_opt.analysis.verdicts.rules import Facts
 from llm_perf_opt.analysis.verdicts.times import gpu_time, now, returns_early
 from llm_perf_opt.analysis.verdicts.utilisation import pick
-from llm_perf_opt.metrics.families import MULTIPLYING, label_of
+from llm_perf_opt.metrics.families import MULTIPLYING, OTHER, label_of
 from llm_perf_opt.metrics.quantity import Quantity, nanoseconds, shown
 from llm_perf_opt.regions.labels import counted
 from llm_perf_opt.regions.model import FamilyTime, NCUProfileRegion, RegionWork, TimeSplit, Utilisation
+from llm_perf_opt.regions.names import short_kernel_name, visible
 
 _FAMILIES_NAMED = 4
 _NAMED = {"cuda_core": "CUDA cores", "dram": "DRAM", "l2": "L2", "l1": "L1", "sm": "SM pipes", "": "not known"}
@@ -41,7 +42,9 @@ def kernel_facts(facts: Facts, roofed: Roofed, by_bound: dict[str, Quantity]) ->
         )
 
 
-def time_facts(facts: Facts, region: NCUProfileRegion, split: TimeSplit, families: Sequence[FamilyTime]) -> None:
+def time_facts(
+    facts: Facts, region: NCUProfileRegion, split: TimeSplit, families: Sequence[FamilyTime], launches: Launches
+) -> None:
     """Waiting, launches, communication."""
     idle = None
     if split.wall is not None and split.idle is not None and split.wall.value and not returns_early(split):
@@ -64,8 +67,10 @@ def time_facts(facts: Facts, region: NCUProfileRegion, split: TimeSplit, familie
     facts.words["counted_launches"] = counted(split.launches, "launch")
     # What runs beside computation costs nothing.
     collective = split.exposed_collectives or nanoseconds(0)
-    host = split.host_copies or nanoseconds(0)
-    parts = (("exposed collectives", collective), ("copies between host and GPU", host))
+    known = split.exposed_copies is not None
+    host = (split.exposed_copies if known else split.host_copies) or nanoseconds(0)
+    copied = f"{'exposed ' if known else ''}copies between host and GPU"
+    parts = (("exposed collectives", collective), (copied, host))
     facts.words["communication_parts"] = ", ".join(f"{name} {shown(part)}" for name, part in parts if part.value)
     memory = region.inclusive.memory
     told = memory.pageable_time_ns + memory.pinned_time_ns
@@ -78,11 +83,23 @@ def time_facts(facts: Facts, region: NCUProfileRegion, split: TimeSplit, familie
     multiplying = sum(f.time.value for f in families if f.family in MULTIPLYING)
     facts.numbers["multiplying_share"] = multiplying / kernels if kernels else None
     named = [f for f in families[:_FAMILIES_NAMED] if f.share and f.share >= 0.01]
-    facts.words["family_parts"] = (
-        ", ".join(f"{label_of(f.family)} ({100 * (f.share or 0):.0f} %)" for f in named) or "–"
-    )
+    parts_of = [f"{label_of(f.family)} ({100 * (f.share or 0):.0f} %{_most_of(f, launches)})" for f in named]
+    facts.words["family_parts"] = ", ".join(parts_of) or "–"
     count = region.inclusive.kernel_count
     facts.share("graph_share", region.graph_kernels / count if count else None)
+
+
+def _most_of(family: FamilyTime, launches: Launches) -> str:
+    """The kernel that most of the time of no known kind is in: its kind would tell nothing."""
+    if family.family != OTHER:
+        return ""
+    times: dict[str, int] = {}
+    for kind, time in launches.timed_kinds:
+        if kind.family == OTHER:
+            times[kind.kernel_name] = times.get(kind.kernel_name, 0) + time
+    longest = max(times, key=lambda name: times[name], default="")
+    most = longest and 2 * times[longest] >= family.time.of("ns")
+    return f", most of it {visible(short_kernel_name(longest), 80)}" if most else ""
 
 
 def fusion_facts(facts: Facts, region: NCUProfileRegion, launches: Launches) -> None:

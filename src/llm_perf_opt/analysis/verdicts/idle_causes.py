@@ -29,7 +29,7 @@ _SIZE_WORDS = {10_000_000: "10 ms", 1_000_000: "1 ms", 100_000: "100 µs"}
 _DISTURBED = _LAUNCH = "launch"
 _COPY = "copy"
 _ENGINE, _ENGINE_WORK = "engine", ("schedule", "update", "sample")  # ranges of the annotation
-_HOST_CODE = ("data", "python", "thread", "unseen")
+_HOST_CODE = ("data", "python", "thread", "unseen", "wait")
 
 
 @define(frozen=True)
@@ -63,19 +63,21 @@ def idle_words() -> Mapping[str, CauseWords]:
     return {name: CauseWords(**of) for name, of in read_toml(__package__, "idle.toml")["cause"].items()}
 
 
-def causes_of(rules: Collection[str]) -> set[str]:
-    """Causes that may have led to one of these rules."""
+def causes_of(rules: Collection[str], graphable: bool, graphs: bool) -> set[str]:
+    """Causes that lead to one of these rules. `graphable`, `graphs`: see `idle_parts`."""
     words = idle_words()
-    entries = {name: {name, of.without_graph or name, of.between_graphs or name} for name, of in words.items()}
-    return {name for name, used in entries.items() if any(words[one].rule in rules for one in used if words[one].rule)}
+    return {name for name in words if words[_cause(name, graphable, graphs)].rule in rules}
 
 
 def by_engine(idle: IdleTime, region: str) -> IdleTime:
-    """Of a server: what its engine does between steps is a cause of its own, in the ranges for it whatever it is."""
+    """Of a server: what its engine does between steps is a cause of its own, in the ranges for it whatever it is.
+
+    Small copies that it launches there, too: no graph of the model's step takes them in.
+    """
     inside = region in _ENGINE_WORK
 
     def cause_of(cause: str, what: str) -> str:
-        return _ENGINE if what in _ENGINE_WORK or (inside and cause in _HOST_CODE) else cause
+        return _ENGINE if what in _ENGINE_WORK or (inside and cause in (_LAUNCH, *_HOST_CODE)) else cause
 
     causes = [evolve(one, cause=cause_of(one.cause, one.what)) for one in idle.causes]
     lines = [evolve(one, cause=cause_of(one.cause, "")) for one in idle.lines]

@@ -146,6 +146,11 @@ def _measured_kind(actions: Sequence[Action], good: set[str]) -> Kind:
     return Kind(first.name, family_of(first.name), grid, block, len(actions), amounts, fill=first.fill)
 
 
+def at_pace(times_ns: Int64s, pace: float) -> Int64s:
+    """Times of a recording as they are without a profiler (`gpu_pace`)."""
+    return np.round(times_ns * pace).astype(np.int64)
+
+
 def with_copies(launches: Launches, memory: MemoryWork, device: int | None) -> Launches:
     """The same with copies within the GPU and fills as launches of their own: the timeline knows what they move.
 

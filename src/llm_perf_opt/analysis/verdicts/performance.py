@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 from attrs import Factory, define, evolve
@@ -17,7 +17,7 @@ from llm_perf_opt.analysis.verdicts.breakdown import rule_summaries, signature_r
 from llm_perf_opt.analysis.verdicts.by_line import kernel_sources, line_records, with_lines
 from llm_perf_opt.analysis.verdicts.communication_costs import Communication, RankWaiting
 from llm_perf_opt.analysis.verdicts.counted_work import Amounts
-from llm_perf_opt.analysis.verdicts.evaluated import Evaluated, from_graphs
+from llm_perf_opt.analysis.verdicts.evaluated import Evaluated, could_be_a_graph, from_graphs
 from llm_perf_opt.analysis.verdicts.facts import fusion_facts, kernel_facts, rate_facts, time_facts
 from llm_perf_opt.analysis.verdicts.free import Free
 from llm_perf_opt.analysis.verdicts.idle_causes import (
@@ -30,7 +30,7 @@ from llm_perf_opt.analysis.verdicts.idle_causes import (
 )
 from llm_perf_opt.analysis.verdicts.kernel_limits import KernelLimits
 from llm_perf_opt.analysis.verdicts.launched import Launched
-from llm_perf_opt.analysis.verdicts.launches import Launches
+from llm_perf_opt.analysis.verdicts.launches import Launches, at_pace
 from llm_perf_opt.analysis.verdicts.opportunities import opportunities
 from llm_perf_opt.analysis.verdicts.roofs import Peaks, Roofed, RoofTable, against_roofs, bounds, is_complete
 from llm_perf_opt.analysis.verdicts.rules import UNKNOWN, CounterQuality, Facts, cannot_tell, evaluate, verdict_rules
@@ -91,6 +91,7 @@ class Inputs:
     steady: Mapping[str, Mapping[str, SteadyRegion]]  # by scope and key; a region that is not there has no warm-up
     # By scope and key: nanoseconds of a steady instance without a profiler, where that was measured.
     undisturbed: Mapping[str, Mapping[str, float]] = Factory(dict)
+    timed_on_gpu: Collection[str] = ()  # keys of those that the GPU's clock timed
     waiting: Mapping[str, WaitingFacts] = Factory(dict)  # by scope; none where nothing is known of it
     code: Mapping[str, CodeLines] = Factory(dict)  # by scope: which lines launch; none where nothing is known of it
     slowest: Mapping[str, str] = Factory(dict)  # of ranks together: the scope of the rank that takes longest, by key
@@ -129,13 +130,15 @@ class Evaluator:
         """
         measured = self._measured(region)
         alone = measured or self._alone(region)
-        split, side = self._split(region, alone, measured=measured is not None)
+        pace = times.gpu_pace(region, measured) if measured and region.key in self.inputs.timed_on_gpu else 1.0
+        launches = launches if pace == 1.0 else evolve(launches, time_ns=at_pace(launches.time_ns, pace))
+        split, side = self._split(region, alone, pace, measured=measured is not None)
         if split.exposed_collectives is not None:
             split.exposed_collectives = split.exposed_collectives * (1 / self.gpus)  # they wait side by side
         idle = self._idle(region, split)
         if idle is not None and region.is_whole_recording:
             split = times.once_warm(split, idle)
-        graphable = _could_be_a_graph(region, split)
+        graphable = could_be_a_graph(region, split)
         lacks = launches.share_without_tensor_work > _UNCOUNTED
         work, amounts = region_work(region, self.inputs.good, self._formula(region), lacks_tensor_work=lacks)
         roofed = against_roofs(launches, self.tables[id(launches.kinds)])
@@ -150,7 +153,7 @@ class Evaluator:
         limits.add_facts(facts)
         communication = Communication.of(region, split, rank_waiting)
         communication.add_facts(facts, times.now(split))
-        time_facts(facts, region, split, families)
+        time_facts(facts, region, split, families, launches)
         fusion_facts(facts, region, launches)
         rate_facts(facts, split, work, used)
         facts.numbers["could_use_fp8"] = self._could_use_fp8(work)
@@ -183,6 +186,8 @@ class Evaluator:
         found = []
         if light is not None:
             launched = self.waiting.launched(region.key) if self.waiting is not None else None
+            if launched is not None and pace != 1.0:
+                launched = evolve(launched, time_ns=at_pace(launched.time_ns, pace))
             launched = launched or Launched.of_sums(launches)
             free = Free.all_of(launched, _waiting(region, light, split, verdict, graphable, idle))
             known = Evaluated(
@@ -218,17 +223,17 @@ class Evaluator:
         )
 
     def _split(
-        self, region: NCUProfileRegion, alone: Quantity | None, *, measured: bool
+        self, region: NCUProfileRegion, alone: Quantity | None, pace: float, *, measured: bool
     ) -> tuple[TimeSplit, GpuSide | None]:
         """The time of a region; from the GPU's side where its ranges end before their work does."""
-        split = times.time_split(region, alone, measured=measured)
+        split = times.time_split(region, alone, measured=measured, pace=pace)
         if self.waiting is None:
             return split, None
         side = self.waiting.gpu_side(region.key) if times.returns_early(split) else None
         if side is not None:
             split = times.from_gpu_side(split, side)
         if split.host_copies is not None and split.host_copies.value:
-            split.exposed_copies = nanoseconds(self.waiting.exposed_copies(region.key))
+            split.exposed_copies = nanoseconds(self.waiting.exposed_copies(region.key) * pace)
         return split, side
 
     def _idle(self, region: NCUProfileRegion, split: TimeSplit) -> IdleTime | None:
@@ -379,11 +384,6 @@ def _waiting(
     rule = "host.unknown" if verdict.bound == "host" else "host.graphs" if from_graphs(region) else "launch.graph"
     each = "–" if split.gap_per_launch is None else shown(split.gap_per_launch)
     return [IdlePart(rule, waiting, f"{count_of(split.launches, 'launch')}, {each} each")]
-
-
-def _could_be_a_graph(region: NCUProfileRegion, split: TimeSplit) -> bool:
-    """Would a CUDA graph save launches? Of a handful there is nothing to save."""
-    return not from_graphs(region) and split.launches >= verdict_rules().thresholds["fewest_launches_of_a_graph"]
 
 
 def _steps(side: GpuSide) -> str:

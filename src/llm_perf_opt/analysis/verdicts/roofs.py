@@ -78,9 +78,9 @@ def shares_of_peak(amounts: Amounts) -> dict[str, float]:
 def _closeness(roof: str, share: Floats, by_ncu: Floats) -> Floats:
     """How near to a roof launches ran: from 1 on they are bound by it. `by_ncu`: the share that ncu itself says."""
     limits = verdict_rules().thresholds
-    if roof not in (*UNITS, "l2"):
+    if roof not in (*UNITS, "l2", "dram"):
         return share / limits["near_roof"]
-    # ncu knows how much of the time these units are busy; bytes against a printed bandwidth of L2 are a guess.
+    # ncu knows how much of the time these units are busy; bytes against a printed bandwidth are a guess.
     return np.where(np.isnan(by_ncu), share / limits["near_roof"], by_ncu / limits["near_unit"])
 
 

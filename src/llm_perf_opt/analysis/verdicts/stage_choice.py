@@ -9,6 +9,8 @@ from llm_perf_opt.regions.operator_names import is_operator
 from llm_perf_opt.regions.whole_recording import COVERED, MOST_STAGES
 
 _MUCH_LONGER = 1.5  # than what was recorded of it: the recording ended inside
+# Parts that take longer than their whole run into each other: the work of one and the launches of the next.
+_APART = 1.1
 _FEW = 8  # a single outermost region with no more regions in it than this is a wrapper: its parts are the stages
 
 
@@ -63,7 +65,7 @@ def stages(regions: Sequence[NCUProfileRegion]) -> list[NCUProfileRegion]:
             len(working) >= 2
             and not any(map(_is_operator, working))
             and len(parts) <= _FEW
-            and sum(map(_time, working)) >= COVERED * _time(chosen[0])
+            and COVERED * _time(chosen[0]) <= sum(map(_time, working)) <= _APART * _time(chosen[0])
         ):
             return working
     longest = sorted(chosen, key=_time, reverse=True)

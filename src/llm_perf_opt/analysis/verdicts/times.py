@@ -27,33 +27,46 @@ _TOKENS_IN_NAME = (
     (re.compile(r"\b(?:toks|tokens|num_tokens)[ =:]+(\d{1,9})\b", re.IGNORECASE), "tokens a step"),
 )
 
+_SLOWEST = 0.7  # of the pace of the undisturbed GPU: power limits cost no more
 
-def time_split(region: NCUProfileRegion, alone: Quantity | None = None, *, measured: bool = False) -> TimeSplit:
+
+def gpu_pace(region: NCUProfileRegion, alone: Quantity) -> float:
+    """What part of its recorded time the GPU's work takes without a profiler; 1 where that cannot be told.
+
+    Work that took longer in the recording than all of the region takes by itself ran at a lower clock there: near the
+    power limit, the next run may be a fifth slower. `alone`: timed on the GPU, so that it holds all of that work.
+    """
+    pace = alone.of("ns") / region.gpu_busy_ns if region.gpu_busy_ns else 1.0
+    return pace if _SLOWEST <= pace < 1.0 else 1.0  # less is work of other streams, which the time does not hold
+
+
+def time_split(
+    region: NCUProfileRegion, alone: Quantity | None = None, *, measured: bool = False, pace: float = 1.0
+) -> TimeSplit:
     """`alone`: the wall time of the same instances without a profiler, where it is known.
 
     A profiler makes the host slower, most of all its launches, and leaves the kernels as they are: what it adds to
     the wall time is waiting that the program by itself does not have. `measured`: from inside the program, on the GPU
-    where there is one, so that it holds the work of the region, whether the host waited for that or not.
+    where there is one, so that it holds the work of the region, whether the host waited for that or not. `pace`: see there.
     """
     values = region.inclusive
     timeline = region.time_source == "timeline"
-    kernels = None if values.gpu_time_ns is None else nanoseconds(values.gpu_time_ns)
-    wall, busy, idle = (
-        None if v is None else nanoseconds(v) for v in (region.wall_ns, region.gpu_busy_ns, region.gpu_idle_ns)
-    )
+    kernels = None if values.gpu_time_ns is None else nanoseconds(values.gpu_time_ns * pace)
+    wall, idle = (None if v is None else nanoseconds(v) for v in (region.wall_ns, region.gpu_idle_ns))
+    busy = None if region.gpu_busy_ns is None else nanoseconds(region.gpu_busy_ns * pace)
     split = TimeSplit(wall=wall, busy=busy, idle=idle, kernels=kernels)
     # What the host has to launch: a CUDA graph once, however many kernels it holds.
     single = values.kernel_count - region.graph_kernels
     split.launches = single + region.graph_replays + values.graph_launches + values.memory.count
     if timeline and kernels is not None:
-        split.copies = nanoseconds(values.memory.time_ns)
-        split.host_copies = nanoseconds(values.memory.host_time_ns)
-        split.graphs = nanoseconds(values.graph_time_ns)
+        split.copies = nanoseconds(values.memory.time_ns * pace)
+        split.host_copies = nanoseconds(values.memory.host_time_ns * pace)
+        split.graphs = nanoseconds(values.graph_time_ns * pace)
         split.collectives, split.exposed_collectives = (
-            None if v is None else nanoseconds(v) for v in (region.collective_ns, region.exposed_collective_ns)
+            None if v is None else nanoseconds(v * pace) for v in (region.collective_ns, region.exposed_collective_ns)
         )
     if busy is not None and kernels is not None:
-        summed = kernels.value + values.memory.time_ns + values.graph_time_ns
+        summed = kernels.value + (values.memory.time_ns + values.graph_time_ns) * pace
         split.overlap = nanoseconds(max(summed - busy.value, 0.0))
     if wall is not None and alone is not None and (measured or alone < wall or idle is None):
         if idle is not None:

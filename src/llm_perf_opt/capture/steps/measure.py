@@ -12,6 +12,7 @@ from typing import Any
 import attrs
 
 from llm_perf_opt import inject
+from llm_perf_opt.analysis.slow_answers import slow_answers
 from llm_perf_opt.api.reporting import make_report
 from llm_perf_opt.capture.context import ResumeState, RunContext
 from llm_perf_opt.capture.gpu_sampler import GpuSampler
@@ -24,6 +25,7 @@ from llm_perf_opt.errors import ExitCode, UserError
 from llm_perf_opt.inject import read_log
 from llm_perf_opt.inject.place import place_in_job
 from llm_perf_opt.readers.measured import collect, read_measured
+from llm_perf_opt.regions.columns import Int64s
 from llm_perf_opt.report.answer import time_sentences
 from llm_perf_opt.request import ProfileRequest
 from llm_perf_opt.rundir.directory import RunDirectory
@@ -100,6 +102,7 @@ def _take_runs(run: RunContext, file: Path, *, alone: bool) -> tuple[bool, int]:
     raw: list[Path] = []
     gpus: list[list[dict[str, Any]]] = []  # of each run
     windows: dict[int, tuple[int, int]] = {}  # of runs of a server
+    waits: dict[str, Int64s] = {}  # of its clients, in the last of them
     went_well = False
     try:
         for number in range(1, run.request.measure.runs + 1):
@@ -107,7 +110,7 @@ def _take_runs(run: RunContext, file: Path, *, alone: bool) -> tuple[bool, int]:
             shutil.rmtree(raw[-1], ignore_errors=True)  # of a run that was killed
             raw[-1].mkdir()
             with GpuSampler() as sampler:
-                went_well, window = _run_once(run, raw[-1], number)
+                went_well, window, waits = _run_once(run, raw[-1], number)
             if window is not None:
                 windows[number - 1] = window
             gpus.append(sampler.found)
@@ -117,6 +120,10 @@ def _take_runs(run: RunContext, file: Path, *, alone: bool) -> tuple[bool, int]:
             if not went_well or _is_empty(raw[-1]):  # what has no ranges has none in another run
                 break
         timed = _collected(raw, file, gpus, windows, alone=alone)
+        if timed and waits:
+            with contextlib.suppress(UserError):  # the report says it
+                for diagnosis in slow_answers(read_measured(file), waits):
+                    run.note(diagnosis)
         if went_well and run.kept is not None:
             shutil.move(raw[-1], run.kept.times)
             run.kept.gpus, run.kept.seconds = gpus[-1], run.directory.manifest.steps[-1].seconds or 0.0
@@ -176,8 +183,8 @@ def _show(run: RunContext, file: Path) -> None:
         run.report_progress(f"  {error.message}")
 
 
-def _run_once(run: RunContext, times: Path, number: int) -> tuple[bool, tuple[int, int] | None]:
-    """Whether the program ended well; and of a server, the moments between which it was measured."""
+def _run_once(run: RunContext, times: Path, number: int) -> tuple[bool, tuple[int, int] | None, dict[str, Int64s]]:
+    """Whether the program ended well; and of a server, the moments between which it was measured, and its clients' waits."""
     request, directory = run.request, run.directory
     log, notes = directory.path / _LOG, directory.path / _NOTES
     of = f" ({number} of {request.measure.runs})" if request.measure.runs > 1 else ""
@@ -213,7 +220,7 @@ def _run_once(run: RunContext, times: Path, number: int) -> tuple[bool, tuple[in
     for trouble in read_log(notes).troubles if request.annotate.mode != "off" else ():
         run.note(diagnose("NOT_ANNOTATED", problem=trouble))
     went_well = end_undisturbed(run, step, ended, _LOG, first=request.timeline.enable)
-    return went_well, None if window is None else window.finish(run.note)
+    return went_well, None if window is None else window.finish(run.note), {} if window is None else window.waits
 
 
 def _show_kept(run: RunContext, times: Path, window: ServerWindow) -> None:

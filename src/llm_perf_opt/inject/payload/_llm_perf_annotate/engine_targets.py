@@ -33,6 +33,17 @@ _BATCHING = "transformers.generation.continuous_batching"
 _WORKER = "vllm.v1.worker.gpu_worker"
 _RUNNER = "sglang.srt.model_executor.model_runner"
 _SPECULATIVE = "sglang.srt.speculative"
+_SPECULATORS = (  # of the model runner that vLLM takes by default; they are called while tokens are chosen
+    *(("target_dependent_ar", "TargetDependentARSpeculator"), ("multi_module_mtp", "MultiModuleMTPSpeculator")),
+    *(("standalone_ar", "StandaloneARSpeculator"), ("dflash", "DFlashSpeculator"), ("ngram", "NgramGPUSpeculator")),
+)
+_DRAFTS = (  # some replay graphs of their own, with no forward pass of a runner around them
+    *(("eagle_worker", "EAGLEWorker.draft"), ("eagle_worker_v2", "EagleDraftWorker.draft")),
+    ("eagle_worker_v2", "EagleDraftWorker._draft_extend_for_decode"),
+    ("multi_layer_eagle_worker_v2", "MultiLayerEagleDraftWorker.draft"),
+    ("multi_layer_eagle_worker_v2", "MultiLayerEagleDraftWorker._draft_extend_for_decode"),
+    *(("frozen_kv_mtp_worker_v2", "FrozenKVMTPDraftWorker.draft"), ("uno_worker_v2", "UnoWorkerV2._run_draft_block")),
+)
 
 TARGETS = (
     Target("transformers", f"{_BATCHING}.continuous_api", "ContinuousBatchProcessor._generation_step", ":transformers"),
@@ -52,6 +63,12 @@ TARGETS = (
     Target("vllm", "vllm.v1.worker.gpu_model_runner", "GPUModelRunner.capture_model", "graph_capture"),
     Target("vllm", "vllm.v1.worker.gpu_model_runner", "GPUModelRunner.propose_draft_token_ids", "draft"),
     Target("vllm", "vllm.v1.worker.gpu.model_runner", "GPUModelRunner.capture_model", "graph_capture", optional=True),
+    *(
+        Target(
+            "vllm", f"vllm.v1.worker.gpu.spec_decode.{module}.speculator", f"{owner}.propose", "draft", optional=True
+        )
+        for module, owner in _SPECULATORS
+    ),
     Target("vllm", "vllm.v1.core.sched.scheduler", "Scheduler.schedule", "schedule"),
     Target("vllm", "vllm.v1.core.sched.scheduler", "Scheduler.update_from_output", "update"),
     Target("sglang", _RUNNER, "ModelRunner.forward", ":sglang", ("forward_batch",)),
@@ -59,12 +76,7 @@ TARGETS = (
     Target("sglang", _RUNNER, "ModelRunner.init_device_graphs", "graph_capture", optional=True),
     Target("sglang", _RUNNER, "ModelRunner.init_cuda_graphs", "graph_capture", optional=True),
     Target("sglang", _RUNNER, "ModelRunner.kernel_warmup", "warmup", optional=True),
-    Target("sglang", f"{_SPECULATIVE}.eagle_worker", "EAGLEWorker.draft", "draft", optional=True),
-    Target("sglang", f"{_SPECULATIVE}.eagle_worker_v2", "EagleDraftWorker.draft", "draft", optional=True),
-    Target(
-        *("sglang", f"{_SPECULATIVE}.multi_layer_eagle_worker_v2", "MultiLayerEagleDraftWorker.draft", "draft"),
-        optional=True,
-    ),
+    *(Target("sglang", f"{_SPECULATIVE}.{module}", method, "draft", optional=True) for module, method in _DRAFTS),
     Target("sglang", "sglang.srt.managers.scheduler", "Scheduler.get_next_batch_to_run", ":schedule_sglang"),
     Target("sglang", "sglang.srt.managers.scheduler", "Scheduler.process_batch_result", "update"),
 )

@@ -18,7 +18,8 @@ from .engine_batches import STEP, Step
 from .engine_targets import TARGETS, Target
 from .stages import Stages, state
 
-_QUIET = ("warmup", "graph_capture")  # no steps in there: they are of nobody's requests
+# No steps in there: they are of nobody's requests, or passes that guess, some of them of the large model itself.
+_QUIET = ("warmup", "graph_capture", "draft")
 _BY_CALL, _SCHEDULES = ":", ":schedule_"
 _MOST_NUMBERS = 4000  # ranges that differ in numbers alone; a server that runs for days has no end of them
 _VARIABLE = 0x04  # of the flags of a function: *args
