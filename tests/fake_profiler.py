@@ -104,7 +104,8 @@ def record(tool: str, argv: list[str]) -> int:
         done = leave("nsys", bytes(SETTINGS["recording_bytes"]), f"{value(argv, '-o')}.nsys-rep", "nsys-ok")
     elif mode == "kernel":
         says = "ncu-app-error" if code == 3 else "ncu-ok-kernel"  # that program ended with 3
-        done = leave("ncu", unpacked(SETTINGS["counters"]), f"{value(argv, '-o')}.ncu-rep", says)
+        rank = os.environ["RANK"] if "--communicator" in argv else ""  # with one, ncu appends it to the name
+        done = leave("ncu", unpacked(SETTINGS["counters"]), f"{value(argv, '-o')}{rank}.ncu-rep", says)
     else:
         done = leave("ncu", unpacked(SETTINGS["ranges"]), f"{value(argv, '-o')}.ncu-rep", "ncu-ok-app-range")
     if done or stopped:

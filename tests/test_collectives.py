@@ -20,7 +20,7 @@ from llm_perf_opt.report.html import render_html
 from llm_perf_opt.report.markdown import render_markdown
 from llm_perf_opt.report.view import view_of
 from synthetic import MAIN_THREAD, make_export
-from test_communication import GATHER, GEMM, PUBLIC, REDUCE, here, report
+from test_communication import GATHER, GEMM, PUBLIC, REDUCE, here, made, report
 
 COMMUNICATOR, RANKS = 0xABC, 4
 INIT, REDUCES, GATHERS, SENDS = 1, 2, 3, 4  # schemas
@@ -107,7 +107,8 @@ def test_payloads_of_nccl_in_an_export(tmp_path: Path) -> None:
     assert timeline.messages.kernel.tolist() == [1, 2, 3, 4]
     assert timeline.messages.bytes.tolist() == [1_000_000, 1_000_000, RANKS * 250_000, 80_000]
     found = {use.kind: use for use in build_report([timeline], ReportOptions()).collectives}
-    assert list(found) == ["all-reduce", "all-gather", "exchange"]  # the longest first
+    assert list(found) == ["all-reduce", "all-gather", "exchange", "broadcast"]  # the longest first
+    assert [use.bytes is None for use in found.values()] == [False, False, False, True]
     reduced = found["all-reduce"]
     assert (reduced.region, reduced.ranks, reduced.calls, reduced.bytes) == ("step", RANKS, 2, 2_000_000)
     assert (reduced.time_ns, reduced.waiting_ns, reduced.transfer_ns) == (600_000, None, None)
@@ -133,10 +134,11 @@ def test_an_export_without_the_size_of_a_communicator(tmp_path: Path) -> None:
         for n, name in enumerate(names, 1)
     ]
     timeline = export_with_payloads(tmp_path / "run.sqlite", events, kernels)
-    (use,) = build_report([timeline], ReportOptions()).collectives
+    use = next(use for use in build_report([timeline], ReportOptions()).collectives if use.bytes)
     assert (use.kind, use.calls, use.bytes, use.ranks, use.bus_bandwidth) == ("all-reduce", 1, 1_000, None, None)
     text = render_markdown(view_of(build_report([timeline], ReportOptions())))
-    assert "| `step` | all-reduce | – | 1 | 1 kB | 1 kB | 5 µs | – | – | ≥ 200 MB/s | – |" in text
+    assert "| `step` | all-reduce | – | 1 | 1 kB | 1 kB | 5 µs | 5 µs | – | – | ≥ 200 MB/s | – |" in text
+    assert "| `step` | all-reduce | – | 2 | – | – | 10 µs | 10 µs | – | – | – | – |" in text
 
 
 @pytest.mark.parametrize(
@@ -190,12 +192,15 @@ def trace(path: Path, rank: int, late_us: int) -> Path:
 def test_transfer_is_told_from_waiting_where_all_ranks_are_known(tmp_path: Path) -> None:
     """Rank 1 comes 50 µs later; the bandwidth is that of the transfer."""
     found = report(trace(tmp_path / "rank0.json", 0, late_us=0), trace(tmp_path / "rank1.json", 1, late_us=50))
-    (use,) = found.collectives
+    use, unknown = found.collectives
     assert (use.region, use.kind, use.ranks, use.calls, use.bytes) == ("step", "all-reduce", 2, 3, 12_000_000)
+    # Waiting and transfer are known of those, too, whose messages nobody tells.
+    assert (unknown.kind, unknown.calls, unknown.bytes, unknown.bandwidth) == ("all-reduce", 1, None, None)
+    assert (unknown.time_ns, unknown.waiting_ns, unknown.transfer_ns) == (150_000, 50_000, 100_000)
     assert (use.time_ns, use.waiting_ns, use.transfer_ns) == (450_000, 150_000, 300_000)
     assert use.bus_bandwidth == pytest.approx(4_000_000 / 100e-6)  # twice one half
     assert 'id="collectives"' in render_html(view_of(found))
-    (alone,) = report(trace(tmp_path / "alone.json", 0, late_us=0)).collectives
+    alone, _ = report(trace(tmp_path / "alone.json", 0, late_us=0)).collectives
     assert (alone.waiting_ns, alone.bus_bandwidth) == (None, pytest.approx(4_000_000 / 150e-6))
 
 
@@ -212,6 +217,16 @@ def test_a_collective_of_a_public_server() -> None:
             if event.get("cat") == "kernel" and "Collective name" in event["args"]:
                 assert event["args"]["dtype"] == "BFloat16"
                 least, sent = min(least, event["dur"]), 2 * event["args"]["Out msg nelems"]
-    (use,) = report(*files).collectives
+    reduces, use = report(*files).collectives
+    assert (reduces.kind, reduces.calls, reduces.bytes) == ("all-reduce", 73, None)
     assert (use.kind, use.ranks, use.bytes) == ("all-gather", 8, sent)
     assert use.bus_bandwidth == pytest.approx(sent / (least * 1e-6) * 7 / 8, rel=1e-3)
+
+
+def test_what_runs_beside_computation_is_not_exposed() -> None:
+    kernels = [(GEMM, 0, 60_000), (REDUCE, 40_000, 50_000), (REDUCE, 200_000, 10_000), (GATHER, 300_000, 7_000)]
+    found = build_report([made([("step", 0, 1_000_000)], kernels)], ReportOptions())
+    assert {use.kind: (use.time_ns, use.exposed_ns) for use in found.collectives} == {
+        "all-reduce": (60_000, 40_000),
+        "all-gather": (7_000, 7_000),
+    }

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import gzip
 import json
+import lzma
 import re
+import sqlite3
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 from statistics import median
 
@@ -97,3 +100,31 @@ def test_skew_exposed_communication_and_common_step_of_a_server(count: int) -> N
         outer = [region for region in scope.regions if region.depth == 0 and region.range_kind != "recording"]
         told = sum(region.exposed_collective_ns or 0 for region in outer)
         assert told == pytest.approx(exposed(collectives, others), rel=1e-3)
+
+
+@pytest.mark.process
+@pytest.mark.slow
+@here
+def test_waiting_of_two_ranks_in_one_recording(tmp_path: Path) -> None:
+    """One clock: the host's calls bound both GPUs' times to a microsecond, though one rank's exchanges end 22 µs earlier."""
+    file = PUBLIC / "GindaChen+nsys-ai+mfu_2gpu_before.sqlite.xz"
+    (copy := tmp_path / "copy.sqlite").write_bytes(lzma.decompress(file.read_bytes()))
+    with closing(sqlite3.connect(copy)) as db:
+        ranks = [
+            db.execute(
+                "SELECT start, end FROM CUPTI_ACTIVITY_KIND_KERNEL JOIN StringIds ON shortName = id"
+                " WHERE value LIKE '%SendRecv%' AND deviceId = ? ORDER BY start",
+                (device,),
+            ).fetchall()
+            for device in (0, 1)
+        ]
+    waits = [0, 0]
+    for calls in zip(*ranks, strict=True):
+        for rank, (start, end) in enumerate(calls):
+            waits[rank] += min(max(other for other, _ in calls) - start, end - start)
+    found = report(file).ranks
+    assert found is not None
+    assert [rank.clock_offset_ns for rank in found.ranks] == [0, 0]
+    assert [rank.waiting_ns for rank in found.ranks] == waits
+    apart = sorted(abs(a - b) / 2 for (_, a), (_, b) in zip(*ranks, strict=True))
+    assert found.residual_ns == pytest.approx(apart[round(0.9 * (len(apart) - 1))], rel=0.01)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import sys
 from pathlib import Path
 
 import pytest
 
+from fake_tools import TRANSCRIPTS
 from fake_tools import json_alone as json_alone
 from fake_tools import tools as tools
 from llm_perf_opt.cli.main import main
@@ -122,6 +124,32 @@ def test_all_ranks_at_once_need_a_communicator(
     assert "ncu 2025.3.1" in (said := capsys.readouterr().err)
     assert "--counter-rank 0" in said
     assert not Path("run/ranks/rank-0").exists()
+
+
+@pytest.fixture
+def newer_ncu(tools: Path) -> None:
+    """Its help names what the manual of Nsight Compute 2026.1 has beyond 2025.3; no such ncu has been run."""
+    transcripts = tools / "transcripts"
+    shutil.copytree(TRANSCRIPTS, transcripts)
+    with (transcripts / "ncu-2025.3.1-help.txt").open("a") as text:
+        text.writelines(f"  {option}{'' if 'lockstep' in option else ' arg'}\n" for option in NEWER)
+    program = tools / "ncu"
+    program.write_text(program.read_text().replace(str(TRANSCRIPTS), str(transcripts)))
+
+
+@pytest.mark.process
+@pytest.mark.slow
+@pytest.mark.usefixtures("json_alone", "newer_ncu")
+def test_all_ranks_are_counted_in_step_by_an_ncu_with_a_communicator(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert [start(rank, monkeypatch, counted="all") for rank in (1, 0)] == [0, 0]
+    for rank in (0, 1):
+        steps = json.loads(Path(f"run/ranks/rank-{rank}/manifest.json").read_text())["steps"]
+        (ncu,) = [step for step in steps if step["name"] in ("measure", "nsys", "ncu")]
+        assert "--communicator tcp --communicator-tcp-num-peers 2 --lockstep-kernel-launch" in " ".join(ncu["argv"])
+    assert "--lockstep-kernel-launch" in told(Path("run/report.json"))["COUNTERS_OF_RANK"]
+    assert [one["path"] for one in json.loads(Path("run/report.json").read_text())["inputs"]] == [
+        *("rank-0/run.ncu-rep", "rank-1/run.ncu-rep")
+    ]
 
 
 @pytest.mark.parametrize(

@@ -6,16 +6,19 @@ import gzip
 import json
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 from attrs import evolve
 
 from llm_perf_opt.analysis.build import ReportOptions, build_report, with_ranks
 from llm_perf_opt.regions.columns import Timeline
+from llm_perf_opt.regions.gpu_samples import COLUMNS, GpuSamples
 from llm_perf_opt.regions.model import NCUProfileRegionReport
 from llm_perf_opt.report.html import render_html
 from llm_perf_opt.report.markdown import render_markdown
 from llm_perf_opt.report.view import view_of
 from test_communication import GEMM, PUBLIC, REDUCE, here, made, report
+from test_energy import generations, timeline_of
 
 STEPS, STEP_NS, TRANSFER = 6, 10_000_000, 100_000
 Work = Callable[[int, int], list[tuple[str, int, int]]]  # of a rank in a step: kernels, from its start on
@@ -91,6 +94,62 @@ def test_more_work_slower_kernels_and_a_slower_host_are_told_apart() -> None:
     assert host[0].startswith("its GPU waits")
     assert host[0].endswith("longer in a step for its host")
     assert host[1:] == ["", ""]
+
+
+def test_of_two_ranks_each_is_held_against_the_other() -> None:
+    """And not against what is halfway between them."""
+    assert why(report_of(lambda rank, step: [(GEMM, 0, 3_000_000 if rank else 1_000_000)], count=2))[1] == (
+        "the same number of kernels take 2 ms longer in a step: larger inputs, or a slower GPU"
+    )
+
+
+def test_a_part_that_one_rank_alone_has_is_named() -> None:
+    ranks = []
+    for rank in range(2):
+        ranges = [("step", n * STEP_NS, n * STEP_NS + STEP_NS - 1_000) for n in range(STEPS)]
+        ranges += [("forward", n * STEP_NS + 1_000, n * STEP_NS + 2_000_000) for n in range(STEPS)]
+        if rank:
+            ranges += [("checkpoint", n * STEP_NS + 3_000_000, n * STEP_NS + 9_000_000) for n in range(0, STEPS, 2)]
+        ranks.append(evolve(with_ranks(made(ranges, []), rank), source=f"rank{rank}.sqlite"))
+    found = why(build_report(ranks, ReportOptions()))
+    assert found == ["", "checkpoint, which no other rank has, takes 3 ms of a step"]
+
+
+def test_a_slower_clock_is_the_reason_where_somebody_looked() -> None:
+    """Rank 1 is at 1.2 GHz, and rank 2 too, while it waits; rank 0 needs longer at the clock of the others."""
+
+    def clocked(rank: int, of: Timeline, least: int, most: int) -> Timeline:
+        at = np.linspace(of.ranges.start.min(), of.ranges.end.max(), 100).astype(np.int64)
+        columns = {name: np.zeros(len(at), dtype=np.int64) for name in COLUMNS}
+        columns |= {"time": at, "sm_mhz": np.where(np.arange(len(at)) % 2, most, least)}
+        limits = {"power_limit_mw": -1, "max_sm_mhz": 1980}
+        return evolve(of, gpus=[GpuSamples(run=0, uuid=f"GPU-{rank}", name="H200", **limits, **columns)])
+
+    times = (2_500_000, 3_000_000, 1_000_000, 1_000_000)
+    ranks = ranks_doing(lambda rank, step: [(GEMM, 0, times[rank])], count=4)
+    clocks = [(1_980, 1_980), (1_200, 1_200), (1_200, 1_980), (1_980, 1_980)]
+    found = why(build_report([clocked(n, of, *clocks[n]) for n, of in enumerate(ranks)], ReportOptions()))
+    assert found[0].endswith("larger inputs, or a slower GPU")
+    assert found[1].endswith("larger inputs, or a slower GPU; its GPU runs at 1,200 MHz, usually 1,980 MHz")
+    assert found[2:] == ["", ""]
+
+
+def test_each_rank_has_its_own_memory_and_energy() -> None:
+    """Rank 1 draws twice the power, and holds 3 GB where rank 0 holds 1 GB."""
+    rows = [row for row in generations() if row[0] != "step"]
+    ranks = []
+    for rank in range(2):
+        watts = {"": 100.0, "prefill": 300.0 * (rank + 1), "decode": 150.0 * (rank + 1)}
+        measured = with_ranks(timeline_of(rows, 24, watts), rank)
+        peak = np.full(len(rows), (2 * rank + 1) * 10**9, dtype=np.int64)
+        ranks.append(evolve(measured, source=f"rank-{rank}/run.json", ranges=evolve(measured.ranges, memory_peak=peak)))
+    report = build_report(ranks, ReportOptions())
+    assert report.rank_steps is not None
+    assert report.rank_steps.region == "decode"
+    assert [row.memory_peak_bytes for row in report.rank_steps.ranks] == [10**9, 3 * 10**9]
+    assert [row.energy_j for row in report.rank_steps.ranks] == pytest.approx([0.5 * 150, 0.5 * 300], rel=0.05)
+    text = render_markdown(view_of(report))
+    assert "memory peak | energy a step" in text[text.index("## Ranks") :].partition("##")[2]
 
 
 def test_ranks_that_do_the_same_differ_in_nothing() -> None:

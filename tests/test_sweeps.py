@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -19,11 +20,12 @@ from fake_tools import tools as tools
 from llm_perf_opt.cli.main import main
 from llm_perf_opt.comparing.sweep import Sweep, SweepJob, _front, compare_jobs
 from llm_perf_opt.comparing.sweep_files import render_sweep_html, render_sweep_md
+from llm_perf_opt.comparing.sweep_plots import sweep_plots
 from llm_perf_opt.errors import UserError
 from llm_perf_opt.files import cache_folder
 from llm_perf_opt.rundir.inventory import take_inventory
 from llm_perf_opt.runners import app, deep_profile_runner, overrides
-from llm_perf_opt.runners.gpu_slot import gpu_slot
+from llm_perf_opt.runners.gpu_slot import gpu_slot, lock_file
 from printed import check_printed
 
 # Batch: time of a step, tokens a second, energy. The last is beaten by all.
@@ -58,7 +60,31 @@ def test_the_best_is_named_and_everything_is_escaped() -> None:
     text, page = render_sweep_md(sweep), render_sweep_html(sweep)
     assert "| `2` | `64` | LLM@decode | 40 ms | 1,600 | 0.625 | 0.3 J | launch-bound | yes |" in text
     assert "<b>" not in page
-    assert page.count("<circle") == 4
+    picture = page[page.index('aria-label="Tokens a second over the time of a step"') :].partition("</svg>")[0]
+    assert picture.count("<circle") == 4
+    assert page.count("<polyline") == 4  # the front, and three measures over the one key
+
+
+def test_plots_over_the_swept_keys_join_what_differs_in_one_key() -> None:
+    base = [evolve(job, on_front=True) for job in jobs()[:3]]
+    both = [evolve(job, values={**job.values, "model": "a"}) for job in base]
+    both += [evolve(job, name=f"b{job.name}", values={**job.values, "model": "b"}, bound="<i>") for job in base[:2]]
+    both[0] = evolve(both[0], energy_per_token_j=None)
+    found = sweep_plots(Sweep(["infer.batch", "model"], both))
+    assert [(plot.key, plot.measure) for plot in found.plots] == [
+        (key, measure) for key in ("infer.batch", "model") for measure in ("tokens/s", "ms/token", "J/token")
+    ]
+    assert found.bounds == ["launch-bound", "<i>"]
+    tokens, _, energy = found.plots[:3]
+    assert [text for _, text in tokens.ticks] == ["1", "8", "64"]  # by size
+    assert [len(line.split()) for line in tokens.lines] == [3, 2]  # one of each model
+    assert (len(tokens.dots), len(energy.dots)) == (5, 4)
+    assert tokens.dots[2].y == pytest.approx(120 * (1 - 1 / 1.05), abs=0.1)  # the most
+    assert tokens.dots[2].title == "infer.batch=64, model=a: 1,600 tokens/s, launch-bound"
+    assert [len(line.split()) for line in found.plots[3].lines] == [2, 2]  # of each batch size that both have
+    page = render_sweep_html(Sweep(["infer.batch", "model"], both))
+    assert "<i>" not in page
+    assert sweep_plots(Sweep(["infer.batch"], jobs()[:1])).plots == []
 
 
 def test_swept_keys_are_those_that_were_typed_with_several_values() -> None:
@@ -107,15 +133,42 @@ def test_a_sweep_ends_with_one_comparison(capsys: pytest.CaptureFixture[str]) ->
     assert main(["runs", "sweep", "sweep/0"]) == 2
 
 
+def is_held(lock: Path) -> bool:
+    with lock.open("a") as other:
+        try:
+            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
 def test_jobs_take_turns_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,7")
+    lock = cache_folder() / f"gpu-{os.uname().nodename}-7.lock"
     with gpu_slot("cuda:1"):
-        with (cache_folder() / "gpu-7.lock").open("w") as other, pytest.raises(BlockingIOError):
-            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        assert is_held(lock)
         with gpu_slot("cuda:0"), gpu_slot("cpu"):  # another GPU, and none
             pass
-    with (cache_folder() / "gpu-7.lock").open("w") as other:
-        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    assert not is_held(lock)
+
+
+def test_a_gpu_is_known_by_its_number_on_its_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else jobs of Slurm on different GPUs, or on nodes with one home folder, would wait for each other."""
+
+    def number(device: str, **variables: str) -> str:
+        for name in ("CUDA_VISIBLE_DEVICES", "SLURM_STEP_GPUS", "SLURM_JOB_GPUS"):
+            monkeypatch.delenv(name, raising=False)
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        lock = lock_file(device).name
+        assert lock.startswith(f"gpu-{os.uname().nodename}-")
+        return lock.removesuffix(".lock").rpartition("-")[2]
+
+    assert number("cuda") == "0"
+    assert number("cuda:0", CUDA_VISIBLE_DEVICES="0", SLURM_JOB_GPUS="3") == "3"  # it sees one, as number 0
+    assert number("cuda:1", CUDA_VISIBLE_DEVICES="0,1", SLURM_STEP_GPUS="2,5", SLURM_JOB_GPUS="2,5,6") == "5"
+    assert number("cuda:0", CUDA_VISIBLE_DEVICES="2", SLURM_JOB_GPUS="0,1,2,3") == "2"  # the user's choice among them
+    assert number("cuda:0", CUDA_VISIBLE_DEVICES="GPU-a/b", SLURM_JOB_GPUS="") == "a_b"
 
 
 @pytest.mark.parametrize("launch", ["joblib", "slurm", "ray"])

@@ -1,8 +1,8 @@
 """Jobs of several ranks on a real Slurm and a real Ray, each of two nodes on this machine, in a folder of their own.
 
 `make cluster` installs Debian's packages and Ray where it may and runs this. Each case submits a job with one llm-perf a
-rank and says what came of it: all ranks, one a node, by the submit files of the documentation, a rank that fails, a
-rank that is killed, a node that is lost, a shared folder that is full.
+rank and says what came of it: all ranks, one a node, by the submit files of the documentation, by mpirun, a rank that
+fails, a rank that is killed, a node that is lost, a shared folder that is full.
 """
 
 from __future__ import annotations
@@ -98,6 +98,10 @@ def slurm(folder: Path) -> Iterator[dict[str, str]]:
             one.kill()
 
 
+class Skipped(Exception):
+    """A case that cannot be tried here."""
+
+
 def submit(case: Case, *options: str, steps: int = 20, **variables: str) -> subprocess.Popen[str]:
     """One llm-perf for each task of srun."""
     words = ["srun", "-N2", f"-n{RANKS}", *LLM_PERF, "measure", "--out", str(case.run), *options, "--"]
@@ -164,8 +168,20 @@ def torchrun_on_two_nodes(case: Case) -> None:
     assert "rank 1: data takes" in case.told()
 
 
-class Skipped(Exception):
-    """A case that cannot be tried here."""
+def by_mpirun(case: Case) -> None:
+    """Open MPI and MPICH, whichever are here: they name the ranks differently."""
+    options = {"mpirun.openmpi": ("--allow-run-as-root", "--oversubscribe"), "mpirun.mpich": ()}
+    launchers = [name for name in options if shutil.which(name)]
+    if not launchers:
+        raise Skipped("there is no mpirun: apt install openmpi-bin mpich")
+    outer, meeting = case.run, case.meeting
+    for name in launchers:
+        case.run, case.meeting = outer / name, meeting / name
+        job = [name, *options[name], "-n", str(RANKS), *LLM_PERF, "measure", "--out", str(case.run), "--"]
+        code, printed = ended(case.start([*job, *case.program(20)]))
+        assert code == 0, printed[-2000:]
+        assert all_ranks() <= case.scopes()
+        assert "rank 1: forward takes" in case.told()
 
 
 def a_sweep(case: Case) -> None:
@@ -208,7 +224,17 @@ def the_folder_is_full(case: Case) -> None:
 
 
 SLURM_CASES: tuple[Callable[[Case], None], ...] = (
-    *(everything, one_a_node, by_sbatch, torchrun_on_two_nodes, a_sweep, one_fails, one_is_killed, the_folder_is_full),
+    *(
+        everything,
+        one_a_node,
+        by_sbatch,
+        torchrun_on_two_nodes,
+        by_mpirun,
+        a_sweep,
+        one_fails,
+        one_is_killed,
+        the_folder_is_full,
+    ),
     a_node_is_lost,  # the last: it does not come back
 )
 

@@ -17,8 +17,10 @@ RANKS, LIMIT_S = 4, 120
 PROGRAM = """\
 import os, pathlib, sys, time
 import nvtx
-rank = int(os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")))
-ranks = int(os.environ.get("WORLD_SIZE", os.environ.get("SLURM_NTASKS", "1")))
+def of_launcher(alone, *names):
+    return int(next((os.environ[name] for name in names if name in os.environ), alone))
+rank = of_launcher(0, "RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
+ranks = of_launcher(1, "WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS")
 meeting = pathlib.Path(sys.argv[1])
 meeting.mkdir(parents=True, exist_ok=True)
 for step in range(int(sys.argv[2])):

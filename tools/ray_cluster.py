@@ -25,6 +25,7 @@ def ray(folder: Path, python: Path, ports: Iterator[int]) -> Iterator[dict[str, 
         "PATH": f"{python.parent}:{Path(sys.executable).parent}:{os.environ['PATH']}",
         "RAY_ADDRESS": f"http://127.0.0.1:{dashboard}",
         "RAY_DEDUP_LOGS": "0",
+        "RAY_AUTH_MODE": "disabled",  # else a token that another Ray left in the home folder would be asked for
     }
     head = ["--head", "--node-ip-address=127.0.0.1", f"--port={port}", f"--temp-dir={folder / 'r'}"]
     head += ["--include-dashboard=true", "--dashboard-host=127.0.0.1", f"--dashboard-port={dashboard}"]
@@ -39,7 +40,7 @@ def ray(folder: Path, python: Path, ports: Iterator[int]) -> Iterator[dict[str, 
             )
             time.sleep(8)
         environment["NODE2"] = str(started[-1].pid)
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 180  # on a busy machine it takes its time
         asked = [str(python.with_name("ray")), "job", "list"]
         while subprocess.run(asked, env=environment, capture_output=True, timeout=60).returncode:
             if time.monotonic() > deadline:

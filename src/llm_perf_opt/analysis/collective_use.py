@@ -1,4 +1,4 @@
-"""Collectives by region and kind: how much is sent, how long that takes once all ranks are there, and how fast that is.
+"""Collectives by region and kind: how long they take, what of that is waiting, transfer and exposed, and how fast they are.
 
 Bytes are known where the recording has them. One rank alone cannot tell waiting from transfer: its times are of both,
 and its bandwidth is the least that it can be.
@@ -21,8 +21,8 @@ NCCL = "NCCL"  # domain of its own ranges, which say no more than the kind
 
 
 def collective_use(ranks: Sequence[RankCalls], skew: Skew | None, table: RegionTable) -> list[CollectiveUse]:
-    """Of the first rank, whose collectives are those of all; the most time first."""
-    calls = next((rank for rank in ranks if (rank.bytes != UNKNOWN).any()), None)
+    """Of the rank whose messages are known, or the first: its collectives are those of all; the most time first."""
+    calls = max(ranks, key=lambda rank: int((rank.bytes != UNKNOWN).sum()), default=None)
     if calls is None:
         return []
     took = calls.end - calls.start
@@ -35,44 +35,33 @@ def collective_use(ranks: Sequence[RankCalls], skew: Skew | None, table: RegionT
             [of.end[own] - of.start[own] for of, own in zip(skew.ranks, skew.matched, strict=True)], axis=0
         )
     region = _regions(calls, table)
-    kinds = [kind_of(name) for name in calls.what]
-    groups: dict[tuple[int, str, int], list[int]] = {}
-    for at in np.flatnonzero(calls.bytes != UNKNOWN).tolist():
-        groups.setdefault((int(region[at]), kinds[at], int(calls.group[at])), []).append(at)
-    found = [
-        _use(
-            table.key(where) if where != ROOT else "",
-            kind,
-            size,
-            calls.bytes[which],
-            took[which],
-            waiting[which],
-            least[which],
+    told = calls.bytes != UNKNOWN
+    groups: dict[tuple[int, str, int, bool], list[int]] = {}
+    for at, name in enumerate(calls.what):
+        groups.setdefault((int(region[at]), kind_of(name), int(calls.group[at]), bool(told[at])), []).append(at)
+    found = []
+    for (where, kind, size, known), members in groups.items():
+        which = np.array(members)
+        aligned = bool((waiting[which] != UNKNOWN).all())
+        time, sent = int(least[which].sum()), calls.bytes[which]
+        rate = float(sent.sum()) / time * 1e9 if time and known else None
+        found.append(
+            CollectiveUse(
+                region=table.key(where) if where != ROOT else "",
+                kind=kind,
+                ranks=size if size != UNKNOWN else None,
+                calls=len(which),
+                bytes=int(sent.sum()) if known else None,
+                median_bytes=int(np.median(sent)) if known else None,
+                time_ns=int(took[which].sum()),
+                exposed_ns=int(calls.exposed[which].sum()),
+                waiting_ns=int(waiting[which].sum()) if aligned else None,
+                transfer_ns=time if aligned else None,
+                bandwidth=rate,
+                bus_bandwidth=rate * bus_factor(kind, size) if rate is not None and size > 1 else None,
+            )
         )
-        for (where, kind, size), which in ((key, np.array(members)) for key, members in groups.items())
-    ]
     return sorted(found, key=lambda use: -use.time_ns)[:_MOST]
-
-
-def _use(
-    region: str, kind: str, size: int, sent: Int64s, took: Int64s, waiting: Int64s, least: Int64s
-) -> CollectiveUse:
-    known = bool((waiting != UNKNOWN).all())
-    time = int(least.sum())
-    rate = float(sent.sum()) / time * 1e9 if time else None
-    return CollectiveUse(
-        region=region,
-        kind=kind,
-        ranks=size if size != UNKNOWN else None,
-        calls=len(sent),
-        bytes=int(sent.sum()),
-        median_bytes=int(np.median(sent)),
-        time_ns=int(took.sum()),
-        waiting_ns=int(waiting.sum()) if known else None,
-        transfer_ns=time if known else None,
-        bandwidth=rate,
-        bus_bandwidth=rate * bus_factor(kind, size) if rate is not None and size > 1 else None,
-    )
 
 
 def _regions(calls: RankCalls, table: RegionTable) -> Int64s:

@@ -28,6 +28,7 @@ _SEVERAL = 4  # steps are better than an outer region with fewer instances
 _MOST_STEPS = 200  # that are listed
 _DIFFERENT, _LEAST_NS = 0.05, 20_000  # of a step, by which a rank differs from the others
 _MORE_KERNELS = 0.02
+_SLOWER_CLOCK = 0.03
 
 
 @define(eq=False)
@@ -38,6 +39,7 @@ class StepsOfRank:
     end: Int64s
     took: Int64s
     warmup: Bools
+    sm_mhz: float | None  # what its GPU reaches while it works; None: nobody looked, or at several ranks together
 
 
 OfRank = dict[int, StepsOfRank]  # by region of the common table
@@ -51,6 +53,8 @@ def steps_of(
     depth = np.array([*attribution.table.depth, _DEEPEST + 1], dtype=np.int64)[region_of]
     outer = np.flatnonzero(depth <= _DEEPEST)
     found = []
+    alone = len({process.rank for process in timeline.processes}) == 1
+    sm_mhz = _clock(timeline) if alone and len(ranges.start) else None
     for process, part in group_by(ranges.process[outer]):
         rank = timeline.processes[process].rank
         if rank is None:
@@ -60,10 +64,20 @@ def steps_of(
             mine = outer[part[some]]
             mine = mine[np.argsort(ranges.start[mine], kind="stable")]
             of_rank[int(numbers[region])] = StepsOfRank(
-                ranges.start[mine], ranges.end[mine], ranges.duration[mine], instances.warmup[mine]
+                ranges.start[mine], ranges.end[mine], ranges.duration[mine], instances.warmup[mine], sm_mhz
             )
         found.append((rank, of_rank))
     return found
+
+
+def _clock(timeline: Timeline) -> float | None:
+    """Of the GPUs of the only rank, the slowest: what it reaches or exceeds in a tenth of the samples, for one that waits may go slower."""
+    reached = []
+    for gpu in timeline.gpus:
+        seen = gpu.sm_mhz[gpu.within(int(timeline.ranges.start.min()), int(timeline.ranges.end.max()))]
+        if (seen := seen[seen > 0]).size:
+            reached.append(float(np.percentile(seen, 90)))
+    return min(reached, default=None)
 
 
 def rank_steps(
@@ -103,7 +117,7 @@ def rank_steps(
                 median_ns=int(np.median(own.took[warmup:listed])),
                 memory_peak_bytes=timing.memory_peak_bytes if timing is not None else None,
                 energy_j=timing.energy_j if timing is not None else None,
-                why=_later_start(rank, steps, skew) or _difference(rank, key, parts),
+                why=_later_start(rank, steps, skew) or _with_clock(_difference(rank, key, parts), rank, steps),
                 computing_ns=_computing(parts[rank].get(key)),
             )
         )
@@ -157,6 +171,15 @@ def _later_start(rank: int, steps: Mapping[int, StepsOfRank], skew: Skew | None)
     return f"starts {_shown(later)} after rank {first}" if later > max(own, usual, _LEAST_NS) else ""
 
 
+def _with_clock(difference: str, rank: int, steps: Mapping[int, StepsOfRank]) -> str:
+    """A GPU that goes slower than the others makes its rank differ; on a rank that does not, it costs nothing."""
+    mine, known = steps[rank].sm_mhz, [own.sm_mhz for own in steps.values() if own.sm_mhz is not None]
+    usual = float(np.median(known)) if len(known) > 2 else max(known, default=0.0)
+    if not difference or mine is None or mine >= usual * (1 - _SLOWER_CLOCK):
+        return difference
+    return f"{difference}; its GPU runs at {mine:,.0f} MHz, usually {usual:,.0f} MHz"
+
+
 def _parts_of(scopes: Sequence[Scope], rank: int, key: str) -> dict[str, NCUProfileRegion]:
     """The region of the steps on a rank, and what is directly inside it."""
     scope = next((scope for scope in scopes if scope.scope == f"rank:{rank}"), None)
@@ -165,33 +188,38 @@ def _parts_of(scopes: Sequence[Scope], rank: int, key: str) -> dict[str, NCUProf
 
 
 def _difference(rank: int, key: str, ranks: Mapping[int, Mapping[str, NCUProfileRegion]]) -> str:
-    """What a rank does differently from most: more work, slower kernels, a slower host, or a longer part."""
-    mine = ranks[rank].get(key)
+    """What a rank does differently from most others: more work, slower kernels, a slower host, or a longer part."""
+    mine, others = ranks[rank].get(key), [own for number, own in ranks.items() if number != rank]
     if mine is None or not mine.instances:
         return ""
     least = max(_DIFFERENT * (mine.wall_ns or 0) / mine.instances, _LEAST_NS)
-    wholes = [own[key] for own in ranks.values() if key in own and own[key].instances]
-    if mine.gpu_busy_ns and all(whole.gpu_busy_ns for whole in wholes):
+    wholes = [own[key] for own in others if key in own and own[key].instances]
+    if wholes and mine.gpu_busy_ns and all(whole.gpu_busy_ns for whole in wholes):
         return _on_gpu(mine, wholes, least)
     found = []
     for part, region in ranks[rank].items():
         if part == key:
             continue
-        usual = float(np.median([_each(own[part]) for own in ranks.values() if part in own]))
-        if _each(region) - usual > least:
-            told = f"{visible(region.name, 80)} takes {_shown(_each(region))}, usually {_shown(usual)}"
-            found.append((_each(region) - usual, told))
+        elsewhere = [_each(own[part]) for own in others if part in own]
+        own, usual = _each(region), float(np.median(elsewhere)) if elsewhere else 0.0
+        name = visible(region.name, 80)
+        told = f"{name} takes {_shown(own)}, usually {_shown(usual)}"
+        if not elsewhere:  # it need not be in every step
+            own = (region.wall_ns or 0) / mine.instances
+            told = f"{name}, which no other rank has, takes {_shown(own)} of a step"
+        if own - usual > least:
+            found.append((own - usual, told))
     return max(found)[1] if found else ""
 
 
-def _on_gpu(mine: NCUProfileRegion, all_of_them: Sequence[NCUProfileRegion], least: float) -> str:
-    work = _each_work(mine) - float(np.median([_each_work(one) for one in all_of_them]))
-    idle = _each_idle(mine) - float(np.median([_each_idle(one) for one in all_of_them]))
+def _on_gpu(mine: NCUProfileRegion, others: Sequence[NCUProfileRegion], least: float) -> str:
+    work = _each_work(mine) - float(np.median([_each_work(one) for one in others]))
+    idle = _each_idle(mine) - float(np.median([_each_idle(one) for one in others]))
     if max(work, idle) <= least:
         return ""
     if idle > work:
         return f"its GPU waits {_shown(idle)} longer in a step for its host"
-    kernels = [one.inclusive.kernel_count / _instances(one) for one in all_of_them]
+    kernels = [one.inclusive.kernel_count / _instances(one) for one in others]
     own, usual = mine.inclusive.kernel_count / _instances(mine), float(np.median(kernels))
     if own > usual * (1 + _MORE_KERNELS):
         return f"more work: {own:,.0f} kernels in a step, usually {usual:,.0f}; they take {_shown(work)} longer"

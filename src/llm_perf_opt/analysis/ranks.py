@@ -1,7 +1,8 @@
 """Several ranks of one job: whose clock is how far off, who waits for whom in collectives, and who is late.
 
 A collective ends on all its ranks at about the same time, whenever each of them came to it: its ends align the clocks,
-and what is left of their differences says how well. A rank that comes early waits; the last one only transfers.
+and what is left of their differences says how well. Ranks of one recording have one clock, and it is not moved: what
+sends may end some µs before what receives. A rank that comes early waits; the last one only transfers.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from llm_perf_opt.metrics.quantity import nanoseconds, shown
 from llm_perf_opt.regions.attribution import Attribution
 from llm_perf_opt.regions.columns import UNKNOWN, Int64s, Timeline
 from llm_perf_opt.regions.communication import collective_kernels
+from llm_perf_opt.regions.intervals import BusyTime
 from llm_perf_opt.regions.model import Scope
 from llm_perf_opt.regions.names import short_kernel_name
 from llm_perf_opt.regions.rank_skew import RankSkew, RankTime
@@ -50,6 +52,8 @@ class RankCalls:
     end: Int64s
     launched: Int64s  # on the host, where known; else as it started
     regions: list[Int64s]  # for each domain the innermost region, by the numbers of the common table
+    exposed: Int64s  # of each, how long no other kernel runs on the device
+    clock: object  # the same one for all that are in one recording
     what: list[str] = Factory(list)  # as the program called it, where known; else the kernel
     bytes: Int64s = Factory(lambda: np.zeros(0, dtype=np.int64))  # of each message; UNKNOWN where nobody says
     group: Int64s = Factory(lambda: np.zeros(0, dtype=np.int64))  # ranks that take part; UNKNOWN as well
@@ -70,8 +74,10 @@ def rank_calls(timeline: Timeline, attribution: Attribution, numbers: Int64s) ->
     chosen = chosen[collective_kernels(timeline, chosen)]
     found = []
     lookup = np.append(numbers, ROOT)  # ROOT is -1: the last element
+    computing, clock = _computing(timeline, chosen), object()
     for owner, part in group_by(kernels.process[chosen].astype(np.int64) << 32 | kernels.device[chosen]):
         mine = chosen[part][np.argsort(kernels.start[chosen[part]], kind="stable")]
+        hidden = computing[owner & 0xFFFFFFFF].within(kernels.start[mine], kernels.end[mine])
         process = timeline.processes[owner >> 32]
         names = [timeline.strings[n] for n in kernels.name[mine].tolist()]
         found.append(
@@ -85,9 +91,23 @@ def rank_calls(timeline: Timeline, attribution: Attribution, numbers: Int64s) ->
                 end=kernels.end[mine],
                 launched=np.where(kernels.host_time[mine] != UNKNOWN, kernels.host_time[mine], kernels.start[mine]),
                 regions=[lookup[regions[mine]] for regions in attribution.kernels.by_domain],
+                exposed=kernels.end[mine] - kernels.start[mine] - hidden,
+                clock=clock,
                 **_messages_of(timeline, mine, names),
             )
         )
+    return found
+
+
+def _computing(timeline: Timeline, collectives: Int64s) -> dict[int, BusyTime]:
+    """Of each device with collectives, when other kernels run on it."""
+    kernels = timeline.kernels
+    others = np.ones(len(kernels), dtype=bool)
+    others[collectives] = False
+    found = {}
+    for device in np.unique(kernels.device[collectives]).tolist():
+        there = others & (kernels.device == device)
+        found[device] = BusyTime.of(kernels.start[there], kernels.end[there])
     return found
 
 
@@ -202,11 +222,11 @@ def compare_ranks(ranks: Sequence[RankCalls]) -> Skew | None:
     )
     if start.shape[1] < _FEWEST:
         return None
-    together = _ends_together(start, end, clocks_of(end).at(end[0]))
+    together = _ends_together(start, end, _clocks(ranks, end).at(end[0]))
     if together.sum() < _FEWEST:
         return None
     start, end, calls = start[:, together], end[:, together], [c[together] for c in calls]
-    clocks = clocks_of(end)
+    clocks = _clocks(ranks, end)
     offset = clocks.at(end[0])
     aligned = start - offset
     apart = np.abs(end - offset - np.median(end - offset, axis=0))
@@ -232,12 +252,22 @@ def compare_ranks(ranks: Sequence[RankCalls]) -> Skew | None:
             for n, of in enumerate(ranks)
         ],
         collectives=start.shape[1],
+        clocks=len({id(rank.clock) for rank in ranks}),
         residual_ns=round(float(np.percentile(apart, 90))),
         transfer_ns=int(duration.min(axis=0).sum()),
         late=ranks[latest].label if caused[latest] else None,
         longest=short_kernel_name(ranks[0].name[int(calls[0][longest])]),
     )
     return Skew(list(ranks), calls, list(waiting), late, clocks, found)
+
+
+def _clocks(ranks: Sequence[RankCalls], end: Int64s) -> Clocks:
+    """Of each rank: that of its recording, against that of the first."""
+    own = {id(rank.clock): rank.clock for rank in ranks}
+    which = np.array([list(own).index(id(rank.clock)) for rank in ranks])
+    ends = np.stack([np.round(np.median(end[which == n], axis=0)).astype(np.int64) for n in range(len(own))])
+    found = clocks_of(ends)
+    return Clocks(found.offset[which], found.drift[which], found.middle)
 
 
 def compared_ranks(skew: RankSkew | None, common: CommonTimes) -> list[Diagnosis]:
@@ -248,7 +278,7 @@ def compared_ranks(skew: RankSkew | None, common: CommonTimes) -> list[Diagnosis
     waits = max(skew.ranks, key=lambda rank: rank.waiting_ns)
     return [
         diagnose(
-            "RANKS_COMPARED",
+            "RANKS_COMPARED" if skew.clocks > 1 else "RANKS_COMPARED.one_clock",
             ranks=len(skew.ranks),
             collectives=skew.collectives,
             residual=shown(nanoseconds(skew.residual_ns)),

@@ -1,4 +1,4 @@
-"""A sweep as Markdown and as a page: a table over the swept keys, a picture of the Pareto front. No script, no network."""
+"""A sweep as Markdown and as a page: a table and plots over the swept keys, a picture of the Pareto front. No script, no network."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 from llm_perf_opt.comparing.comparison_md import MARK
 from llm_perf_opt.comparing.sweep import Sweep, SweepJob, described
+from llm_perf_opt.comparing.sweep_plots import rate_of, sweep_plots
 from llm_perf_opt.regions.names import visible
 from llm_perf_opt.report.md_syntax import code, plain, table
 from llm_perf_opt.report.plain_page import plain_page
@@ -53,7 +54,8 @@ def render_sweep_html(sweep: Sweep) -> str:
     head, *body = rows(sweep)
     sentences = [visible(sentence, 300) for sentence in sweep.sentences]
     page = plain_page("llm_perf_opt.comparing", "sweep.html")
-    return page.render(head=head, rows=body, sentences=sentences, picture=_picture(sweep)).lstrip()
+    plots = sweep_plots(sweep)
+    return page.render(head=head, rows=body, sentences=sentences, picture=_picture(sweep), plots=plots).lstrip()
 
 
 def _picture(sweep: Sweep) -> dict[str, Any] | None:
@@ -79,5 +81,5 @@ def _picture(sweep: Sweep) -> dict[str, Any] | None:
             for j in known
         ],
         "right": duration(right),
-        "top": f"{top:,.3g} tokens/s",
+        "top": rate_of(top, "tokens/s"),
     }

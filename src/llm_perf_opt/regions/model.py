@@ -469,7 +469,7 @@ class NCUProfileRegionReport:
     unclassified_share: float | None = None  # of all kernel time, kernels of no known family
     ranks: RankSkew | None = None  # None: one rank, or none with collectives in common
     rank_steps: RankSteps | None = None  # None: one rank, or none with a region in common
-    collectives: list[CollectiveUse] = Factory(list)  # whose messages the recording tells
+    collectives: list[CollectiveUse] = Factory(list)  # by region and kind
     imbalance: list[Imbalance] = Factory(list)  # of experts, of stages of a pipeline
     # A `TimelineDetail` (launches and trends) for pictures; None without a timeline, or where nothing draws it.
     timeline_detail: Any = field(default=None, eq=False, repr=False, metadata=NOT_IN_JSON)

@@ -30,19 +30,21 @@ class RankSkew:
     transfer_ns: int  # the collectives as the last rank sees them: without waiting
     late: str | None  # the rank that the others wait for most
     longest: str  # kernel of the collective with the longest wait
+    clocks: int = 0  # that were aligned: one of each recording
 
 
 @define(frozen=True)
 class CollectiveUse:
-    """Collectives of one kind in one region, whose messages the recording tells."""
+    """Collectives of one kind in one region, as one rank has them."""
 
     region: str  # key of the innermost around them; empty: none
     kind: str  # "all-reduce" | "all-gather" | …
     ranks: int | None  # that take part; None: not recorded
     calls: int  # on one rank
-    bytes: int  # of all of them on one rank: the larger of what it gives and gets
-    median_bytes: int  # of one
+    bytes: int | None  # of all of them on one rank: the larger of what it gives and gets; None: not recorded
+    median_bytes: int | None  # of one
     time_ns: int  # of their kernels
+    exposed_ns: int  # of that, no other kernel ran on the rank's GPU
     waiting_ns: int | None  # of that, for ranks that came later; None: only one rank is known
     transfer_ns: int | None  # once all were there
     bandwidth: float | None  # bytes a second over the transfer; over all of the time where waiting is not known

@@ -1,4 +1,4 @@
-"""Collectives whose messages a recording tells, as a table: how much, how long, how fast."""
+"""Collectives by region and kind, as a table: how much, how long, how fast."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ from llm_perf_opt.regions.names import visible
 from llm_perf_opt.report.text import duration, quantity
 from llm_perf_opt.report.view import View
 
-HEAD = ("region", "collective", "ranks", "calls", "message", "in all", "time", "waiting", "transfer", "bandwidth", "bus bandwidth")  # fmt: skip
+HEAD = ("region", "collective", "ranks", "calls", "message", "in all", "time", "exposed", "waiting", "transfer", "bandwidth", "bus bandwidth")  # fmt: skip
 WORDS = 2  # columns of them
 _NOTHING = "–"
 
 
 def collective_table(view: View) -> list[list[str]]:
-    """One row for each region and kind; none where no recording tells."""
+    """One row for each region and kind."""
     return [
         [
             visible(use.region, 120) or _NOTHING,
             use.kind,
             _NOTHING if use.ranks is None else str(use.ranks),
             f"{use.calls:,}",
-            quantity(use.median_bytes, "byte"),
-            quantity(use.bytes, "byte"),
+            *(_NOTHING if sent is None else quantity(sent, "byte") for sent in (use.median_bytes, use.bytes)),
             duration(use.time_ns),
+            duration(use.exposed_ns),
             duration(use.waiting_ns),
             duration(use.transfer_ns),
             *(_rate(rate, use.transfer_ns) for rate in (use.bandwidth, use.bus_bandwidth)),

@@ -6,6 +6,7 @@ Which of these it is stands in the manifest; the name of its files only has to b
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -231,6 +232,8 @@ def _record(run: RunContext, ncu: Tool, attempt: Attempt, expected: int | None, 
     )
     if window is not None:
         window.finish(run.note)
+    if "--communicator" in argv:
+        _take_numbered(report)
     mine = (report.name, log.name, program_log.name)  # one folder holds the files of several captures
     finished = finish(
         *(ended, log, program_log, command),
@@ -247,6 +250,14 @@ def _record(run: RunContext, ncu: Tool, attempt: Attempt, expected: int | None, 
     if options.set or options.sections:
         _start_print(directory, _DETAILS, build_ncu_details_cmd(ncu.path, report), report, attempt.planned)
     return Captured(outcome, ended, report)
+
+
+def _take_numbered(report: Path) -> None:
+    """With a communicator, ncu appends a number of its own to the name that it is given: each rank has another."""
+    stem = report.stem
+    numbered = [one for one in report.parent.glob("*.ncu-rep") if re.fullmatch(re.escape(stem) + r"\d+", one.stem)]
+    if len(numbered) == 1 and not report.exists():
+        numbered[0].replace(report)
 
 
 def write_raw(run: RunDirectory, ncu: Tool, report: Path, planned: str) -> None:
