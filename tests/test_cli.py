@@ -337,6 +337,8 @@ def test_bad_options_are_explained(
         (["report"], "INPUT"),
         (["reprot", "x"], "did you mean report?"),
         (["report", "x", "--inlcude", "y"], "did you mean --include?"),
+        (["runs", "lst"], "There is no llm-perf runs lst (did you mean list?)."),
+        (["--helpp"], "did you mean --help?"),
         (["compare", "x"], "two are needed to compare"),
         (["report", "x", "--top", "0"], "not a whole number above 0"),
         (["report", "x", "--attribution", "y"], "invalid choice"),
@@ -372,7 +374,7 @@ def test_an_option_of_ours_behind_the_program_is_not_taken_from_it(
 ) -> None:
     assert main([verb, "--timeout", "3", "python", "a.py", "--out", "weights"]) == 2
     told = capsys.readouterr().err
-    assert "--out stands behind the program" in told
+    assert "--out comes after the program" in told
     assert f"llm-perf {verb} --timeout 3 -- python a.py --out weights" in told
 
 
@@ -433,7 +435,7 @@ def test_timelines_of_different_programs_are_pointed_out(tmp_path: Path) -> None
 def test_a_kernel_filter_that_lets_nothing_through_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["report", TRAIN, "--out", tmp_path, "--kernel-include", "nvjetty"]
     assert run(*arguments) == 0
-    assert "leave none of the" in capsys.readouterr().out
+    assert "match none of the" in capsys.readouterr().out
     assert run(*arguments, "--strict") == 6
 
 

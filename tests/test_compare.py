@@ -702,11 +702,11 @@ def test_exact_says_nothing_of_times(tmp_path: Path, capsys: pytest.CaptureFixtu
     )
     assert main(["compare", warm, cold, "--exact", "--out", str(tmp_path)]) == 0
     printed = capsys.readouterr().out
-    assert "LLM@decode/decode_step: all that is counted is the same." in printed
-    assert "Result: Nothing that is counted differs between" in printed
+    assert "LLM@decode/decode_step: all counts are the same." in printed
+    assert "Result: All counts of" in printed
     for file in ("compare.md", "compare.html"):
         page = (tmp_path / file).read_text(encoding="utf-8")
-        assert "Nothing that is counted changed" in page
+        assert "No count changed" in page
         assert "fast" not in page
     (step, *_) = [r for r in json.loads((tmp_path / "compare.json").read_text())["regions"] if r["decides"]]
     assert (step["basis"], step["interval"]) == ("counts", None)
@@ -716,7 +716,7 @@ def test_a_pattern_that_leaves_nothing_is_named(tmp_path: Path, capsys: pytest.C
     words = ["compare", str(WARM), str(WARM), "--include", "prefil*x", "--out", str(tmp_path)]
     assert main(words) == 0
     printed = capsys.readouterr().out
-    assert "'prefil*x' leaves nothing" in printed
+    assert "'prefil*x' leaves no region" in printed
     assert "Next: llm-perf ranges" in printed
 
 

@@ -131,8 +131,8 @@ def test_other_numbers_of_the_tutorials_and_the_faq_are_the_measured_ones() -> N
     ]
     pairs = compared["pairs"]
     alarms = (
-        f"in {len(pairs['alike'])} more pairs: {pairs['alarms']} alarms with five runs a side. "
-        f"With one run a side there were {pairs['one_run_alarms']} in {pairs['one_run_pairs']} pairs"
+        f"In {len(pairs['alike'])} more pairs nothing had changed, and five runs a side raised {pairs['alarms']} alarms. "
+        f"One run a side raised {pairs['one_run_alarms']} in {pairs['one_run_pairs']} pairs"
     )
     latencies = []
     for name, key, factor, unit, digits in (
@@ -146,13 +146,13 @@ def test_other_numbers_of_the_tutorials_and_the_faq_are_the_measured_ones() -> N
     said = {
         "docs/tutorial-generate.md": [
             f"from {replan['before_ms']:.2f} to {replan['after_ms']:.2f} ms]",
-            f"{replan['predicted_ms']:.2f} ms of gain were predicted",
+            f"the predicted gain was {replan['predicted_ms']:.2f} ms",
         ],
         "docs/tutorial-first-token.md": [f"[from {again['before_ms']:.2f} to {again['after_ms']:.2f} ms]"],
         "docs/tutorial-regression.md": [*planted[:4], alarms],
         "docs/tutorial-server.md": [
             *latencies,
-            f"{phases['decode_step']} decode steps, {phases['mixed_step']} mixed steps and a prefill",
+            f"{phases['decode_step']} decode steps, {phases['mixed_step']} mixed steps and one prefill",
         ],
         "docs/faq.md": [f"{compiled['true']:.1f} ms became {100 * compiled['off']:.1f} % slower"],
         "README.md": [f"launches stand for {sum(row['launches'] for row in joined):,}:"],
@@ -238,7 +238,7 @@ def test_the_accuracy_in_the_readme_is_the_measured_one() -> None:
     assert off_by(joined, "tensor operations") in ("0.0", "0.1")
     assert (
         f"DRAM bytes read within {off_by(joined, 'DRAM read')} %, L2 bytes within {off_by(joined, 'L2 traffic')} % "
-        f"(all counters, also the one that is off by {worst:.1f} %:"
+        f"(all counters, including the one that is off by {worst:.1f} %:"
     ) in readme
 
 
@@ -252,7 +252,7 @@ def test_the_cost_of_annotation_is_the_measured_one() -> None:
         f"{costs['stage_us']:.1f} µs a step for stages, about {costs['module_range_us']:.1f} µs for each module range]",
         f"which is {shares[0]} and (with {modules['named_modules']:.0f} module ranges) {shares[1]} of a decode step of "
         f"{stages['off_ms']:.0f} ms.",
-        f"stages cost {off} (half of the turns lie between {low} and {high})",
+        f"stages cost {off}, and half of the pairs lie between {low} and {high}.",
     ):
         assert text in page, text
 
@@ -283,7 +283,7 @@ def test_the_numbers_of_the_readme_are_the_measured_ones() -> None:
         f"`llm-perf try -- python tried.py generate_warm`, {tried['generate_warm']['took_s']:.0f} seconds later",
         f"[{tried['moe']['levers'][0]['gain']:.2f} times as fast](benchmarks/results/try-levers-h200.md)",
         f"[{whole['profile_s']:.0f} s instead of {whole['alone_after_s']:.0f} s](benchmarks/results/bridge-h200.md)",
-        f"[{answers['right']} of {len(answers['cases'])} recordings](benchmarks/results/answers.md), wrong for none.",
+        f"[{answers['right']} of {len(answers['cases'])} recordings](benchmarks/results/answers.md) and is wrong for none.",
         f"[{rules['recognised']} of {rules['programs']}](benchmarks/results/rules-h200.md) planted problems recognised, "
         f"the gain within a factor of 1.5 for {rules['within_factor']}; no fix proposed for {len(rules['tuned'])} well-tuned",
         f"[{100 * min(lines[name]['table_share'] for name in programs):.1f} % of the GPU time](benchmarks/results/lines",

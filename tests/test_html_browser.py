@@ -544,6 +544,34 @@ def test_cards_and_kernels_lead_to_the_timeline(browser: Browser, steps: str) ->
     assert opened.quiet(), opened.complaints
 
 
+def test_kernels_of_the_whole_recording_lead_to_the_timeline_too(browser: Browser, tmp_path: Path) -> None:
+    """It stands beside the ranges that hold little of it, and holds their launches all the same."""
+    ranges = [("aten::mm", 100_000 * i, 100_000 * i + 90_000) for i in range(5)]
+    kernels = [("mm_kernel", 100_000 * i + 5000, 100_000 * i + 10_000, 100_000 * i + 90_000) for i in range(5)]
+    opened = browser.open(render_html(report(make_export(tmp_path / "run.sqlite", ranges, kernels))))
+    opened.page.locator(".card h3 button").first.click()
+    assert opened.text("#strip-what") == "whole recording, instance 1 of 1"
+    opened.page.locator("#kernel-table button", has_text="mm_kernel").click()
+    assert "mm_kernel" in opened.text("#strip-readout")
+    assert opened.page.locator("#strip-note").is_hidden()
+    assert opened.quiet(), opened.complaints
+
+
+def test_where_the_host_runs_ahead_all_parts_of_the_page_speak_of_the_work(browser: Browser, tmp_path: Path) -> None:
+    """Ranges of 10 µs whose work takes 1 ms: no part of the page says that a step takes 10 µs."""
+    ranges = [("step[DECODE bs=8]", 20_000 * i, 20_000 * i + 10_000) for i in range(5)]
+    kernels = [("k", 20_000 * i + 5000, 200_000 + 1_100_000 * i, 1_200_000 + 1_100_000 * i) for i in range(5)]
+    opened = browser.open(render_html(report(make_export(tmp_path / "run.sqlite", ranges, kernels))))
+    assert "one every 1.1 ms" in opened.text(".headline")
+    row = opened.text("#steps tbody tr")
+    assert "1.1 ms" in row
+    assert "10 µs" not in row
+    opened.page.locator(".card h3 button").first.click()
+    assert "GPU busy 1.00 ms of 1.00 ms" in opened.text("#gaps")
+    assert "runs ahead of the GPU" in opened.text("#instances-note")
+    assert opened.quiet(), opened.complaints
+
+
 def test_a_page_begins_with_the_stage_of_its_answer_and_every_fix_leads_to_work(browser: Browser) -> None:
     opened = browser.open(render_html(report(recording("kineto-"))))
     assert opened.text("#strip-what") == "decode, instance 1 of 1"  # prefill has more kernel time

@@ -57,7 +57,7 @@ def test_bubbles_of_a_pipeline_with_equal_stages() -> None:
     assert found.lost_share == pytest.approx(1 - 8 * MS / (11 * slot), abs=1e-3)
     assert found.uneven_share == pytest.approx(0, abs=1e-6)
     said = next(one.message for one in report.diagnostics if one.code == "PIPELINE_BUBBLES")
-    assert "29% of their GPU time in step (11.2 ms) is bubble" in said
+    assert "29 % of their GPU time in step (11.2 ms) is bubble" in said
     assert report.rank_steps is not None
     assert [row.computing_ns for row in report.rank_steps.ranks] == [8 * MS] * 4
 
@@ -99,8 +99,8 @@ def test_experts_with_more_tokens_are_named() -> None:
     assert [load.time_ns for load in found.ranks] == [MS, MS, 3 * MS, MS]
     said = next(one.message for one in report.diagnostics if one.code == "EXPERTS_UNEVEN")
     assert "5 times all wait" in said
-    assert "50% of their GPU time" in said
-    assert "rank 2 has most to do" in said
+    assert "50 % of their GPU time" in said
+    assert "rank 2 has the most work" in said
 
 
 def test_experts_that_are_balanced_need_no_word() -> None:

@@ -217,7 +217,7 @@ def test_a_grid_without_a_sample_takes_those_of_the_nearest_in_proportion_to_the
     off = 1000 * 0.01 + 1090 * (1 / 109) + 1090 * (118 / 109 - 1)
     assert metric(report, "decode").spread == pytest.approx(off / metric(report, "decode").value, rel=0.15)
     (told,) = [d for d in report.diagnostics if d.code == "SIGNATURES_SCALED"]
-    assert "3 of 5 kernel signatures in the regions (60.0% of their GPU time)" in told.message
+    assert "3 of 5 kernel signatures in the regions (60.0 % of their GPU time)" in told.message
 
 
 @pytest.mark.parametrize(

@@ -130,7 +130,7 @@ def test_a_slower_clock_is_the_reason_where_somebody_looked() -> None:
     clocks = [(1_980, 1_980), (1_200, 1_200), (1_200, 1_980), (1_980, 1_980)]
     found = why(build_report([clocked(n, of, *clocks[n]) for n, of in enumerate(ranks)], ReportOptions()))
     assert found[0].endswith("larger inputs, or a slower GPU")
-    assert found[1].endswith("larger inputs, or a slower GPU; its GPU goes at 1,200 MHz, usually 1,980 MHz")
+    assert found[1].endswith("larger inputs, or a slower GPU; its GPU runs at 1,200 MHz, usually 1,980 MHz")
     assert found[2:] == ["", ""]
 
 

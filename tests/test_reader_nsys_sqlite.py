@@ -277,7 +277,7 @@ def test_launches_without_kernels_are_said_to_be_that(changed: Change) -> None:
     assert "CUDA was not traced" in found.diagnostics[0].message  # there are copies
     copies = ("DROP TABLE CUPTI_ACTIVITY_KIND_MEMCPY", "DROP TABLE CUPTI_ACTIVITY_KIND_MEMSET")
     found = changed("train", f"DROP TABLE {KERNELS}", *copies)
-    assert "calls of the CUDA API but nothing of what the GPU did" in found.diagnostics[0].message
+    assert "calls of the CUDA API but no GPU activity" in found.diagnostics[0].message
     found = changed("train", f"DROP TABLE {KERNELS}", f"DROP TABLE {RUNTIME}", *copies)
     assert "CUDA was not traced" in found.diagnostics[0].message
 

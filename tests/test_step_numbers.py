@@ -166,7 +166,7 @@ def test_a_report_of_a_server(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     shown = capsys.readouterr().out
     assert "batch 4" in shown
     assert "batch 8" in shown
-    assert "after 11 ms in a decode step and after 33 ms in a mixed one (medians); 20% of these" in shown
+    assert "after 11 ms in a decode step and after 33 ms in a mixed one (medians); 20 % of these" in shown
     report = json.loads((tmp_path / "out" / "report.json").read_text())
     regions = {region["key"]: region for region in report["scopes"][-1]["regions"]}
     assert set(regions) == {"LLM@decode_step", "LLM@prefill", "LLM@mixed_step"}

@@ -181,7 +181,7 @@ def test_a_run_that_failed_leads_to_its_output_or_goes_on_where_it_stopped(tmp_p
 def test_a_run_that_left_nothing_ends_with_the_three_sentences(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["measure", "--out", "run", "--", sys.executable, "-c", "raise SystemExit('no')"]) == 4
     result, page, following = capsys.readouterr().out.strip().splitlines()[-3:]
-    assert result.startswith("Result: The program failed by itself")
+    assert result.startswith("Result: The program fails even without a profiler")
     assert (page, following) == ("Page: none was written", "Next: less run/measure/workload.log")
 
 
@@ -241,7 +241,7 @@ def test_the_few_options_of_runs_stand_together_with_an_example(capsys: pytest.C
 @pytest.mark.process
 def test_a_forgotten_separator_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     main(["measure", "--out", "run", "true"])
-    assert "llm-perf: -- is missing: true and all that follows is taken as the program." in capsys.readouterr().err
+    assert "llm-perf: -- is missing: true and all that follows are taken as the program." in capsys.readouterr().err
     main(["measure", "--out", "run2", "--quiet", "true"])
     assert "is missing" not in capsys.readouterr().err
     main(["measure", "--out", "run3", "--", "true"])
@@ -271,7 +271,7 @@ def test_a_program_that_asks_for_input_is_told_how_it_gets_some(capsys: pytest.C
     assert main(["measure", "--out", "run", "--", sys.executable, "-c", "input()"]) == 4
     told = capsys.readouterr().err
     assert "EOFError" in told
-    assert "Let it read from a file" in told
+    assert "Have it read from a file" in told
     assert "Fix the program first" not in told
 
 

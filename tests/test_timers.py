@@ -271,7 +271,7 @@ def test_a_step_change_in_the_middle_is_told_and_is_no_warm_up(tmp_path: Path) -
     assert (region["timing"]["warmup"]["instances"], region["timing"]["level_change"]) == (0, 10)
     (told,) = report["diagnostics"]
     assert told["code"] == "LEVEL_CHANGE"
-    assert "From its instance 11 on, step takes another time" in told["message"]
+    assert "From instance 11 on, the time of step is at another level" in told["message"]
 
 
 def test_without_a_gpu_there_is_neither_energy_nor_memory(tmp_path: Path) -> None:

@@ -15,10 +15,10 @@ PAGE = Path(__file__).resolve().parents[1] / "docs" / "rules.md"
 _HEAD = """# Fix rules
 
 Made by `tools/document_rules.py` from `analysis/rules`, one file a rule. The `rule` of a fix in the
-[answer](reading-the-report.md#the-answer) is one of these ids. Rules come in an order, those that know a cause before
-those that know its effect, and what one speaks of, no other does. Where the evidence cannot tell, a rule does not fire.
-What each promises beside what it gained on an H200 is in
-[rules-h200.md](../benchmarks/results/rules-h200.md), with a program for each in `benchmarks/rules/`.
+[answer](reading-the-report.md#the-answer) is one of these ids. Rules are tried in order, causes before effects, and
+time that one rule explains is not counted by another. A rule whose evidence is not conclusive does not fire.
+[rules-h200.md](../benchmarks/results/rules-h200.md) compares the predicted gain of each rule with the gain measured on
+an H200; the programs are in `benchmarks/rules/`.
 """
 
 
@@ -36,14 +36,14 @@ def _section(rule: Rule) -> str:
     parts = [
         f"## {rule.id}",
         f"**{rule.title}.** {rule.costs}",
-        f"Seen by: {_lower(rule.seen)}",
+        f"Detected by: {_lower(rule.seen)}",
         f"What to do: {_filled(rule.words.action)}.",
-        f"Gain: {_lower(rule.gain)}",
+        f"Predicted gain: {_lower(rule.gain)}",
     ]
     if rule.before:
         parts.append(f"```python\n# before\n{rule.before.strip()}\n\n# after\n{rule.after.strip()}\n```")
     if rule.unless:
-        parts.append(f"Not where: {_lower(rule.unless)}")
+        parts.append(f"Does not apply if: {_lower(rule.unless)}")
     return "\n\n".join(parts)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from string import Formatter
 
 from attrs import define
 
@@ -30,10 +31,21 @@ class Wording:
     advice: str = ""
 
 
+class _Words(Formatter):
+    """Percentages as everywhere: `{share:.0%}` is `42 %`."""
+
+    def format_field(self, value: object, format_spec: str) -> str:
+        text: str = super().format_field(value, format_spec)
+        return f"{text[:-1]} %" if format_spec.endswith("%") else text
+
+
 def diagnose(name: str, /, **values: object) -> Diagnosis:
     """A diagnosis of the catalogue: `name` is its code, or `CODE.variant`; `values` fill in its words."""
     wording = catalogue()[name]
-    return Diagnosis(wording.code, wording.severity, wording.message.format(**values), wording.fix.format(**values))
+    words = _Words()
+    return Diagnosis(
+        wording.code, wording.severity, *(words.format(text, **values) for text in (wording.message, wording.fix))
+    )
 
 
 @cache

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from llm_perf_opt.diagnosis import Diagnosis, diagnose
-from llm_perf_opt.metrics.quantity import nanoseconds, shown
+from llm_perf_opt.metrics.quantity import nanoseconds, percent, shown
 from llm_perf_opt.regions.columns import UNKNOWN, Int64s, Timeline
 from llm_perf_opt.regions.intervals import BusyTime
 from llm_perf_opt.regions.names import short_kernel_name, visible
@@ -54,10 +54,14 @@ def _between(timeline: Timeline, steps: Int64s) -> Iterator[Diagnosis]:
     total, count = int(all_gaps.sum()), len(all_gaps)
     if idle < _IDLE * max(total, 1):  # the GPU goes on with what was launched: nothing waits for the engine
         return
-    parts["other"] = max(total - sum(parts.values()), 0)
-    named = ", ".join(f"{name} {shown(nanoseconds(time / count))}" for name, time in parts.items() if time)
+    named = [f"{name} {shown(nanoseconds(time / count))}" for name, time in parts.items() if time]
+    other = shown(nanoseconds(max(total - sum(parts.values()), 0) / count))
+    average = f", on average {', '.join(named)}, other work {other}" if named else ""
     yield diagnose(
-        "BETWEEN_STEPS", median=shown(nanoseconds(float(np.median(all_gaps)))), parts=named, idle=f"{idle / total:.0%}"
+        "BETWEEN_STEPS",
+        median=shown(nanoseconds(float(np.median(all_gaps)))),
+        parts=average,
+        idle=percent(idle / total, ".0"),
     )
 
 
@@ -89,6 +93,6 @@ def _outside(timeline: Timeline, steps: Int64s) -> Iterator[Diagnosis]:
     if not whole or total < _LEAST * whole:
         return
     longest = sorted(times.items(), key=lambda item: -item[1])
-    named = ", ".join(f"{name} {time / whole:.1%}" for name, time in longest[:_NAMED])
+    named = ", ".join(f"{name} {percent(time / whole)}" for name, time in longest[:_NAMED])
     more = f", and {len(longest) - _NAMED} more" if len(longest) > _NAMED else ""
-    yield diagnose("OUTSIDE_STEPS", share=f"{total / whole:.1%}", named=named + more)
+    yield diagnose("OUTSIDE_STEPS", share=percent(total / whole), named=named + more)

@@ -16,7 +16,7 @@ import numpy as np
 from llm_perf_opt.analysis.ranks import RankCalls
 from llm_perf_opt.diagnosis import Diagnosis, diagnose
 from llm_perf_opt.metrics.collective_kinds import ALL_TO_ALL, EXCHANGE, kind_of
-from llm_perf_opt.metrics.quantity import nanoseconds, shown
+from llm_perf_opt.metrics.quantity import nanoseconds, percent, shown
 from llm_perf_opt.regions.columns import Int64s
 from llm_perf_opt.regions.names import visible
 from llm_perf_opt.regions.rank_skew import Imbalance, RankLoad, RankSteps
@@ -110,11 +110,11 @@ def uneven(found: Sequence[Imbalance], region: str) -> list[Diagnosis]:
     for one in found:
         if one.lost_share < _UNEVEN:
             continue
-        common, lost = shown(nanoseconds(one.common_ns)), f"{one.lost_share:.0%}"
+        common, lost = shown(nanoseconds(one.common_ns)), percent(one.lost_share, ".0")
         if one.kind == EXPERTS:
             said.append(diagnose("EXPERTS_UNEVEN", sections=one.sections, common=common, lost=lost, most=one.most))
         else:
-            extra, where = f"{one.uneven_share:.0%}", visible(region, 120)
+            extra, where = percent(one.uneven_share, ".0"), visible(region, 120)
             said.append(
                 diagnose("PIPELINE_BUBBLES", region=where, common=common, lost=lost, uneven=extra, most=one.most)
             )

@@ -177,7 +177,7 @@ def _with_clock(difference: str, rank: int, steps: Mapping[int, StepsOfRank]) ->
     usual = float(np.median(known)) if len(known) > 2 else max(known, default=0.0)
     if not difference or mine is None or mine >= usual * (1 - _SLOWER_CLOCK):
         return difference
-    return f"{difference}; its GPU goes at {mine:,.0f} MHz, usually {usual:,.0f} MHz"
+    return f"{difference}; its GPU runs at {mine:,.0f} MHz, usually {usual:,.0f} MHz"
 
 
 def _parts_of(scopes: Sequence[Scope], rank: int, key: str) -> dict[str, NCUProfileRegion]:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from llm_perf_opt.diagnosis import Diagnosis, diagnose
-from llm_perf_opt.metrics.quantity import nanoseconds, shown
+from llm_perf_opt.metrics.quantity import nanoseconds, percent, shown
 from llm_perf_opt.regions.columns import UNKNOWN_HERE, Int64s, Timeline
 from llm_perf_opt.regions.intervals import BusyTime
 from llm_perf_opt.regions.stacks import group_by
@@ -62,10 +62,10 @@ def slow_answers(timeline: Timeline, waits: Mapping[str, Int64s]) -> Iterator[Di
             high=shown(nanoseconds(high)),
             count=f"{int(slow.sum()):,} of {len(rows):,}",
             longer=shown(nanoseconds(float(length[slow].mean() - length[~slow].mean()))),
-            parts=", ".join(f"{_SAID.get(one, one)} {part:.0%}" for one, part in parts),
+            parts=", ".join(f"{_SAID.get(one, one)} {percent(part, '.0')}" for one, part in parts),
             kind=_SAID.get(kind, kind),
-            theirs=f"{theirs:.0%}",
-            others=f"{others:.0%}",
+            theirs=percent(theirs, ".0"),
+            others=percent(others, ".0"),
         )
 
 

@@ -12,6 +12,7 @@ from llm_perf_opt.analysis.join import Place, measured_range
 from llm_perf_opt.analysis.sample_matrix import TIME, Samples, add_up_results
 from llm_perf_opt.analysis.verdicts.counted_work import with_totals
 from llm_perf_opt.diagnosis import Diagnosis, diagnose
+from llm_perf_opt.metrics.quantity import percent
 from llm_perf_opt.regions.columns import CounterSet
 from llm_perf_opt.regions.model import MetricValue, NCUProfileRegion, NCUProfileRegionReport, VerifiedCounter
 
@@ -87,7 +88,7 @@ def _diagnoses(counters: list[VerifiedCounter], partial: list[str]) -> Iterator[
 
 def _named(counter: VerifiedCounter) -> str:
     ratio = "measured as 0" if counter.ratio is None else f"{counter.ratio:.2f} times the truth"
-    return f"{counter.metric} of {counter.region} {ratio}, stated ± {counter.stated_error:.0%}"
+    return f"{counter.metric} of {counter.region} {ratio}, stated ± {percent(counter.stated_error, '.0')}"
 
 
 def _place(region: NCUProfileRegion) -> Place:

@@ -30,7 +30,7 @@ def why_kept(report: NCUProfileRegionReport, out: Path, *, matched: bool) -> str
         return "no region matches these patterns, and the report that is there has regions"
     now = [(str(one["path"]), str(one["kind"])) for one in report.inputs]
     if run and run != _started(report) and not {_plain(path) for path, _ in inputs} & {_plain(path) for path, _ in now}:
-        return "it is that of the run in this folder, and this one is of other recordings"
+        return "it belongs to the run in this folder, and this one is made from other recordings"
     if _roles(inputs) - _roles(now) and (run == _started(report) if run else _has_recordings(out)):
         gone = sorted({_plain(path) for path, _ in inputs} - {_plain(path) for path, _ in now})
         are = "is" if len(gone) == 1 else "are"

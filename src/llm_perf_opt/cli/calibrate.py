@@ -10,12 +10,12 @@ from typing import Any
 from llm_perf_opt.errors import ExitCode
 from llm_perf_opt.json_output import print_json
 
-HELP = "measure the peaks this GPU reaches"
+HELP = "measure the peaks that this GPU reaches"
 DESCRIPTION = """\
 Measures large matrix products in every data type the GPU has and a plain copy, in about half a minute, and
 keeps the best of each. Reports of recordings made on the same GPU, or on one of the same model, then show
-utilisation against the printed peak and against the measured one. Needs a GPU and PyTorch; nothing else
-should run on the GPU meanwhile.
+utilisation relative to the data-sheet peak and to the measured one. Needs a GPU and PyTorch; nothing
+else should use the GPU meanwhile.
 """
 EXAMPLES = """\
 examples:

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 HELP = "compare two runs: is it faster, is that more than noise, and why"
 DESCRIPTION = """\
 Compares two run directories, measured runs, recordings (nsys, ncu, PyTorch traces), report.json or stored baselines,
-in any mixture. Regions are matched by path, kernels by signature. A change counts where it is more than noise; its
-causes add up to it. Several runs a side (llm-perf measure --runs 5) make the verdict certain; launches,
-synchronisations and bytes are certain from one.
+in any combination. Regions are matched by path, kernels by signature. A change counts if it is more than noise, and its
+causes add up to it. For a reliable verdict on times, give several runs per side (llm-perf measure --runs 5); launches,
+synchronisations and bytes are exact with one.
 """
 EXAMPLES = """\
 examples:
@@ -150,7 +150,7 @@ def _show(found: Comparison, written: list[Path], arguments: argparse.Namespace)
 
     lines = list(found.reasons) if found.verdict == "not_comparable" else []
     if not found.regions and (patterns := [*arguments.include, *arguments.exclude]):
-        lines.append(f"Of both sides, {', '.join(map(repr, patterns))} leaves nothing that they have in common.")
+        lines.append(f"{', '.join(map(repr, patterns))} leaves no region that both sides have.")
     lines += found.sentences[:_SENTENCES]
     if len(found.sentences) > _SENTENCES:
         lines.append(f"{len(found.sentences) - _SENTENCES} more in the files.")

@@ -11,7 +11,7 @@ import sys
 from llm_perf_opt.errors import ExitCode, MissingTool
 from llm_perf_opt.json_output import print_json
 
-HELP = "a script for bash, zsh or fish that completes verbs, options and files"
+HELP = "print a script that completes verbs, options and files in bash, zsh or fish"
 DESCRIPTION = """\
 Prints a completion script for a shell. It is made from the options of this version: print it again after an
 update.

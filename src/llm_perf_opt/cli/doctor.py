@@ -13,12 +13,12 @@ from llm_perf_opt.json_output import print_json
 if TYPE_CHECKING:
     from llm_perf_opt.doctor.examine import Examination
 
-HELP = "find out whether profiling would work here, and what to type if not"
+HELP = "check whether profiling works here, and what to type if not"
 DESCRIPTION = """\
-Looks at everything profiling depends on: GPU and driver, nsys and ncu, the permission to read counters,
-other profilers in the way, packages, disk. Where there is a GPU, a small kernel is run under both
-profilers. Exit code 0: a timeline and counters would work; 3: something is missing, and each line that is
-not ok says what to do.
+Checks everything that profiling depends on: GPU and driver, nsys and ncu, the permission to read counters,
+other profilers in the way, packages, disk space. If there is a GPU, it runs a small kernel under both
+profilers. Exit code 0: a timeline and counters work; 3: something is missing, and each line that is not
+ok says what to do.
 """
 EXAMPLES = """\
 examples:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from llm_perf_opt.regions.attribution import Attribution
     from llm_perf_opt.regions.model import NCUProfileRegionReport
 
-HELP = "a trace for ui.perfetto.dev, and tables as CSV or Parquet"
+HELP = "write a trace for ui.perfetto.dev, or tables as CSV or Parquet"
 DESCRIPTION = """\
 Turns recordings or a run directory into files for other programs. --perfetto writes a trace with the
 ranges of every thread, the GPU work of every stream, idle gaps and how busy the GPU was; open it in

@@ -70,6 +70,12 @@ class _Parser(argparse.ArgumentParser):
                 f"There is no verb {verb[1]!r}{_nearest(verb[1], VERBS)}.",
                 f"Choose from {', '.join(VERBS)}; llm-perf --help says what each does.",
             )
+        if action := re.match(r"argument (\w+(?:\|\w+)+): invalid choice: '(.*)' \(choose from", message):
+            actions = action[1].split("|")
+            raise UserError(
+                f"There is no {self.prog} {action[2]}{_nearest(action[2], actions)}.",
+                f"Choose from {', '.join(actions)}; {self.prog} --help says what each does.",
+            )
         for word in re.findall(r"(?:arguments: |choice: ')(\S+?)(?:'|\s|$)", message):
             # One that another verb has under this very name is no slip of the fingers.
             if word not in _known_words(build_parser()):
@@ -125,10 +131,14 @@ def build_parser(only: str = "") -> argparse.ArgumentParser:
 
 
 def _parsed(words: list[str]) -> argparse.Namespace:
+    if words[0] == "help":  # as git and cargo have it
+        words = [*words[1:2], "--help"]
     parser = build_parser(words[0])
     if words[0] in VERBS:
         (verb,) = (action.choices[words[0]] for action in parser._actions if isinstance(action.choices, dict))
         return parser.parse_args(with_separator(words, verb))
+    if words[0].startswith("-") and not any(name.startswith(words[0]) for name in parser._option_string_actions):
+        parser.error(f"unrecognized arguments: {words[0]}")  # argparse would only ask for the verb
     return parser.parse_args(words)
 
 

@@ -9,10 +9,10 @@ from llm_perf_opt.cli.arguments import of_rank, values_of
 
 HELP = "time every range of a program from inside, with no profiler"
 DESCRIPTION = """\
-Runs CMD by itself, without Nsight Systems or Nsight Compute, and times every instance of every range from inside:
-NVTX ranges of its own, or those that --annotate puts into a PyTorch program. One that opens none runs a second time,
-with the stages of its models marked. Warm-up and steady instances are kept apart.
-With a GPU, ranges are timed by CUDA events too; nothing waits for the GPU. Without one, the host clock is used.
+Runs CMD without a profiler and times every instance of every range from inside: its own NVTX ranges, or those that
+--annotate adds to a PyTorch program. A program that opens none runs a second time, with the stages of its models
+marked. Warm-up and steady instances are reported separately.
+With a GPU, ranges are also timed with CUDA events, and nothing waits for the GPU. Without one, the host clock is used.
 """
 EXAMPLES = """\
 examples:

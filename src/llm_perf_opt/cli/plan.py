@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 HELP = "show what profile would capture, with exact commands and predicted cost; ncu is not run"
 DESCRIPTION = """\
-Takes the timeline as `profile` does (or reads one you give), chooses the launches worth profiling, and
-prints the plan: the commands as they would be run, launches, passes and seconds of each, what is left out
-and why. ncu is not run. With --timeline neither a GPU nor NVIDIA's tools are needed.
+Records the timeline as `profile` does (or reads one you give), chooses the launches worth profiling, and
+prints the plan: the exact commands, with launches, passes and seconds of each, and what is left out and
+why. ncu is not run. With --timeline neither a GPU nor NVIDIA's tools are needed.
 """
 EXAMPLES = """\
 examples:

@@ -9,11 +9,11 @@ from pathlib import Path
 from llm_perf_opt.cli.arguments import given_of, of_rank, stored_values, values_of
 from llm_perf_opt.errors import ExitCode, UserError
 
-HELP = "profile a program: its own times, a timeline, counters of a few launches of each kernel, and the report"
+HELP = "profile a program: undisturbed times, a timeline, counters of a few launches of each kernel, one report"
 DESCRIPTION = """\
-Runs CMD by itself and times its ranges from inside, as `measure` does; then under Nsight Systems for the timeline;
-plans from it which launches are worth hardware counters, and runs it under Nsight Compute for those. All of it is
-joined into one report in a run directory of its own. A failed step keeps what the others captured.
+Runs CMD without a profiler and times its ranges from inside, as `measure` does; runs it under Nsight Systems to record
+a timeline; plans which launches are worth hardware counters; and runs it under Nsight Compute for those. One report in
+a new run directory joins the results. If a step fails, the results of the others are kept.
 """
 EXAMPLES = """\
 examples:

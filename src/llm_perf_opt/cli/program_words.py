@@ -19,7 +19,7 @@ def with_separator(words: list[str], verb: argparse.ArgumentParser) -> list[str]
     if "--" in words or not any(action.dest == "command" for action in verb._actions):
         return words
     switches = {name: action.nargs == 0 for action in verb._actions for name in action.option_strings}
-    at = 1  # behind the verb
+    at = 1  # after the verb
     while at < len(words) and words[at].startswith("-"):
         name, equals, _ = words[at].partition("=")
         meant = {name} & switches.keys() or {known for known in switches if known.startswith(name)}
@@ -29,7 +29,7 @@ def with_separator(words: list[str], verb: argparse.ArgumentParser) -> list[str]
     theirs = words[at:]
     if claimed := next((word for word in theirs[1:] if word.partition("=")[0] in switches), None):
         raise UserError(
-            f"{claimed} stands behind the program: it is not clear whether it is the program's or llm-perf's.",
+            f"{claimed} comes after the program: it is not clear whether it is the program's or llm-perf's.",
             "Put options of llm-perf first, then --, then the program with its own, as in: "
             f"{shlex.join(['llm-perf', *words[:at], '--', *theirs])}",
         )
@@ -38,5 +38,5 @@ def with_separator(words: list[str], verb: argparse.ArgumentParser) -> list[str]
     if not {"-q", "--quiet", "--json"} & {*words[:at]}:
         # Not repeated: what follows it may hold a secret, and this may be a log.
         name = shlex.quote(printable(theirs[0]))
-        print(f"llm-perf: -- is missing: {name} and all that follows is taken as the program.", file=sys.stderr)
+        print(f"llm-perf: -- is missing: {name} and all that follows are taken as the program.", file=sys.stderr)
     return [*words[:at], "--", *theirs]

@@ -12,7 +12,7 @@ from llm_perf_opt.json_output import print_json
 if TYPE_CHECKING:
     from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport
 
-HELP = "the ranges of a recording, and the ncu expression that selects each"
+HELP = "list the ranges of a recording, and the ncu expression that selects each"
 DESCRIPTION = """\
 Lists every NVTX range (region) of a recording with its instances, kernels and GPU time, and the exact,
 escaped expression for ncu's --nvtx-include that selects it.

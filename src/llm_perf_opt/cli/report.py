@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from llm_perf_opt.regions.model import NCUProfileRegionReport
     from llm_perf_opt.request import ReportRequest
 
-HELP = "the region report of any recordings"
+HELP = "report on recordings that you already have"
 DESCRIPTION = """\
 Reads nsys SQLite, .nsys-rep (where nsys is installed), .ncu-rep, ncu CSV and PyTorch traces, each also
 as .gz or .xz, or a run directory, and writes one report. A timeline and the counters of the same
-program are joined; several ranks become scopes. A finished report.json is shown, or written anew with --out.
+program are joined; several ranks become scopes. A finished report.json is shown, or written again with --out.
 """
 EXAMPLES = """\
 examples:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from llm_perf_opt.rundir.inventory import Run
     from llm_perf_opt.rundir.prune import Decision, Removal
 
-HELP = "list the runs, look at one or at their history, remove old ones, pack large recordings"
+HELP = "list runs, show one or their history, remove old ones, compress large recordings"
 DESCRIPTION = """\
 Works on run directories below a folder (default: tmp/profile-output). prune and compress only say what they
 would do until --yes is given. Files that llm-perf did not write, links, and runs in progress are left alone

@@ -7,11 +7,10 @@ import argparse
 from llm_perf_opt.errors import ExitCode, UserError
 from llm_perf_opt.json_output import print_json
 
-HELP = "the JSON Schema of what a verb prints with --json, or of report.json"
+HELP = "print the JSON Schema of a verb's --json output, or of report.json"
 DESCRIPTION = """\
 Prints the JSON Schema (draft 2020-12) of what a verb prints with --json, or of report.json, the file that every report
-has. Without a name it lists what there is a schema of. Keys may be added; none is renamed or removed without another
-schema_version.
+has. Without a name, it lists the schemas. Keys may be added; none is renamed or removed without a new schema_version.
 """
 EXAMPLES = """\
 examples:

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 HELP = "show one region: times, instances, counters, kernels, lines and fixes"
 DESCRIPTION = """\
-Shows one region of a run or a recording: what it takes, what holds it back, why the GPU waits in it, its kernels,
-counters, the lines of the program behind them, and what to fix. Without REGION it is the stage of the answer.
+Shows one region of a run or a recording: its times, what limits it, why the GPU waits in it, its kernels and counters,
+the lines of the program behind them, and what to fix. Without REGION, it shows the stage of the answer.
 """
 EXAMPLES = """\
 examples:

@@ -7,12 +7,12 @@ import argparse
 from llm_perf_opt.cli.arguments import values_of
 from llm_perf_opt.errors import ExitCode
 
-HELP = "try fixes from outside: what each gains, measured in turns, and whether the results are the same"
+HELP = "try fixes without changing your code: what each gains, and whether the results stay the same"
 DESCRIPTION = """\
-Measures CMD, takes the fixes of its answer that have a lever, and runs the program with each of them pulled from
-outside, in turns with the program as it is. A lever that does not take effect, or changes what the program computes, is
-detected and not timed. No file of yours is changed; what to write in your own code is printed at the end.
-Without Nsight Systems there are no fixes to go by: levers that fit such a program are tried.
+Measures CMD, and applies each suggested fix for which there is a lever from outside, alternating timed runs with and
+without it. Levers that do not take effect, or that change what the program computes, are detected and not timed. None
+of your files are changed; the code to write is printed at the end.
+Without Nsight Systems there are no suggested fixes: levers that fit what the program does are tried.
 """
 EXAMPLES = """\
 examples:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 HELP = "open or close the window of a server that llm-perf runs"
 DESCRIPTION = """\
-For a run of a server that goes on (llm-perf measure or profile with --window, --window-after, --load or
---load-command): `start` opens its window now, whatever it waits for; `stop` closes it, so that the server is ended
-and the report is built.
+For a server run in progress (llm-perf measure or profile with --window, --window-after, --load or
+--load-command): `start` opens its window now, whatever it is waiting for; `stop` closes it, which ends the
+server and builds the report.
 """
 EXAMPLES = """\
 examples:

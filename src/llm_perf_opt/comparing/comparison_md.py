@@ -16,21 +16,13 @@ _WORDS = {
     "better": ("faster", "{new} is faster than {base}.", "The new run is faster"),
     "worse": ("slower", "{new} is slower than {base}.", "The new run is slower"),
     "same": ("the same", "{new} is as fast as {base}.", "Nothing changed"),
-    "unsure": (
-        "cannot be told",
-        "Whether {new} is faster than {base} cannot be told.",
-        "Whether it changed cannot be told",
-    ),
+    "unsure": ("unsure", "The data does not show whether {new} is faster than {base}.", "Unsure whether it changed"),
     "not_comparable": ("not comparable", "{new} and {base} cannot be compared.", "The two runs cannot be compared"),
 }
 _COUNTED = {
-    "better": ("less", "By what is counted, {new} does less than {base}.", "By what is counted, the new run does less"),
-    "worse": ("more", "By what is counted, {new} does more than {base}.", "By what is counted, the new run does more"),
-    "same": (
-        "the same",
-        "Nothing that is counted differs between {base} and {new}.",
-        "Nothing that is counted changed",
-    ),
+    "better": ("less", "By its counts, {new} does less than {base}.", "By its counts, the new run does less"),
+    "worse": ("more", "By its counts, {new} does more than {base}.", "By its counts, the new run does more"),
+    "same": ("the same", "All counts of {base} and {new} are the same.", "No count changed"),
 }
 _SENTENCES = 3
 _ROWS = 40

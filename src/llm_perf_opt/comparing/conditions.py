@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from attrs import define
 
 from llm_perf_opt.comparing.side import RECORDERS, Side
+from llm_perf_opt.metrics.quantity import percent
 from llm_perf_opt.regions.names import visible
 
 # Words in the options of programs that say how much there is to do, and those that say otherwise.
@@ -66,7 +67,7 @@ def waited_more(base: Side, new: Side) -> float:
 
 
 def _percent(side: Side) -> str:
-    return f"{100 * (side.cpu_wait or 0.0):.0f} %"
+    return percent(side.cpu_wait or 0.0, ".0")
 
 
 def _says_how_much(option: str) -> bool:

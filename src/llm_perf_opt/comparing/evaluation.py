@@ -46,7 +46,7 @@ _DEEPEST = 50  # levels, below which nothing is looked for that repeats
 _ENOUGH = 5  # steady instances, from which on a region can be told by itself
 _ENDS_EARLY = "its ranges end before their GPU work, which one side does not time: compare the recordings themselves"
 _TWO_CLOCKS = "one side was timed on the GPU, the other by the host's clock alone: measure both again"
-_NO_CPU = "the slower side waited longer for a CPU: measure both again where nothing else runs"
+_NO_CPU = "the slower side waited longer for a CPU: measure both again on a machine where nothing else runs"
 _NOT_COUNTED = "nothing was counted on both sides: give recordings or profiled runs, or compare times (without --exact)"
 _NOTHING_TOLD = math.log(10)  # half an interval: a change by a factor of ten that would not be seen
 _CARRIES = 0.7  # part of a region's change
@@ -249,7 +249,7 @@ def _evaluate(
     several = found.basis == RUNS
     if abs(found.change) <= floor and found.within(_ROOM * (floor if several else max(floor, room))):
         half = percent(math.expm1((found.high - found.low) / 2))
-        return SAME, "" if several else f"with {_runs_a_side(times)}, less than {half} cannot be told"
+        return SAME, "" if several else f"with {_runs_a_side(times)}, a change of less than {half} would not show"
     return UNSURE, _what_would_settle(found, times, floor)
 
 
@@ -258,8 +258,8 @@ def _what_would_settle(found: Difference, times: tuple[Times, Times], floor: flo
         return "it ran too seldom to know its noise: measure both with llm-perf measure --runs 5"
     half = (found.high - found.low) / 2
     if found.basis == INSTANCES:
-        least = f"less than {percent(math.expm1(half))} cannot" if half < _NOTHING_TOLD else "nothing can"
-        return f"with {_runs_a_side(times)}, {least} be told: measure both with llm-perf measure --runs 5"
+        least = f"a change of less than {percent(math.expm1(half))}" if half < _NOTHING_TOLD else "no change"
+        return f"with {_runs_a_side(times)}, {least} would show: measure both with llm-perf measure --runs 5"
     # The interval shrinks with the square root of the number of runs.
     runs = min(len(side.runs) for side in times)
     wanted = min(max(math.ceil(runs * (half / max(abs(found.change), floor)) ** 2) + 1, runs + 2), 30)

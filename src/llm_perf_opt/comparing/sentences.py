@@ -6,6 +6,7 @@ from llm_perf_opt.comparing.causes import replaced_names
 from llm_perf_opt.comparing.comparison import NOT_COMPARABLE, ORDER, SAME, UNSURE, Cause, KernelPair, RegionComparison
 from llm_perf_opt.comparing.exact import describe_exact
 from llm_perf_opt.comparing.matching import GRAPH
+from llm_perf_opt.metrics import quantity
 from llm_perf_opt.report.text import duration
 
 _MOST_CAUSES = 3
@@ -16,7 +17,7 @@ _WORTH_NAMING = 0.01  # of the time, a kernel that was replaced
 def percent(value: float, *, signed: bool = False) -> str:
     """`+12 %`, `-0.4 %`."""
     digits = 0 if abs(value) >= 0.0995 else 1
-    return f"{100 * value:{'+' if signed else ''}.{digits}f} %"
+    return quantity.percent(value, f"{'+' if signed else ''}.{digits}")
 
 
 def signed(nanoseconds: float) -> str:
@@ -30,7 +31,7 @@ def describe_region(region: RegionComparison, carrier: RegionComparison | None =
     `carrier`: a region inside it that holds most of the change.
     """
     if region.by_counts and region.verdict != NOT_COMPARABLE:
-        return f"{region.label}: {', '.join(map(describe_exact, region.exact_changes)) or 'all that is counted is the same'}."
+        return f"{region.label}: {', '.join(map(describe_exact, region.exact_changes)) or 'all counts are the same'}."
     if region.before_ns is None or region.after_ns is None or region.change is None:
         return f"{region.label} cannot be compared: {region.reason or 'it was not timed on both sides'}." + _exact(
             region

@@ -140,7 +140,7 @@ def shown(quantity: Quantity | None) -> str:
     if quantity is None:
         return "–"
     if quantity.unit == "ratio":
-        return f"{100 * quantity.value:.1f} %"
+        return percent(quantity.value)
     if quantity.unit in ("s", "ns"):
         seconds = quantity.of("s")
         step, unit = next((s for s in _TIME_STEPS if abs(seconds) >= s[0] * 0.9995), _TIME_STEPS[-1])
@@ -149,6 +149,11 @@ def shown(quantity: Quantity | None) -> str:
         return f"{three_digits(quantity.value)} {quantity.unit}"
     step, prefix = next((s for s in _STEPS if abs(quantity.value) >= s[0]), (1.0, ""))
     return f"{three_digits(quantity.value / step)} {prefix}{quantity.unit}"
+
+
+def percent(ratio: float, spec: str = ".1") -> str:
+    """`42.0 %`; with `spec` ".0", `42 %`."""
+    return f"{100 * ratio:{spec}f} %"
 
 
 def three_digits(value: float) -> str:

@@ -286,7 +286,7 @@ def _no_counters(report: NCUProfileRegionReport) -> str:
     if any(i.get("kind", "").startswith("ncu") for i in report.inputs):
         return (
             "There is no timeline to say how many launches each result stands for. Record both with: "
-            "llm-perf profile -- CMD, or give a timeline of nsys beside the counters."
+            "llm-perf profile -- CMD, or give an nsys timeline with the counters."
         )
     return (
         "No counters were recorded: times are complete, bytes and FLOPs are not known. "

@@ -235,6 +235,7 @@ def _evaluated(performance: RegionPerformance | None, names: _Names) -> dict[str
     return {
         "verdict": [performance.verdict.title, performance.verdict.text, performance.verdict.confidence],
         "gpuVerdict": [performance.gpu_verdict.title, performance.gpu_verdict.text, performance.gpu_verdict.confidence],
+        "ahead": performance.time.basis == "gpu",
         "advice": performance.verdict.advice,
         "evidence": [evidence.text for evidence in performance.verdict.evidence],
         "next": performance.verdict.next_step,

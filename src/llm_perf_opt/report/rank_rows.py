@@ -6,6 +6,7 @@ import re
 from statistics import median
 from typing import Any
 
+from llm_perf_opt.metrics.quantity import percent
 from llm_perf_opt.regions.names import visible
 from llm_perf_opt.regions.rank_skew import RankSteps
 from llm_perf_opt.report.text import counted, duration, quantity
@@ -101,7 +102,7 @@ def imbalance_sentences(view: View) -> list[str]:
         f"{what[one.kind]}: all together {duration(one.common_ns)}; "
         + ", ".join(f"{visible(load.label, 80)} {duration(load.time_ns)}" for load in one.ranks[:_MOST_LISTED])
         + ("" if len(one.ranks) <= _MOST_LISTED else f" and {len(one.ranks) - _MOST_LISTED} more")
-        + f". {one.lost_share:.0%} of the GPUs' time meanwhile is not used."
+        + f". {percent(one.lost_share, '.0')} of the GPUs' time meanwhile is not used."
         for one in view.report.imbalance
     ]
 

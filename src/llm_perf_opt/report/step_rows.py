@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from llm_perf_opt.metrics.quantity import percent
+from llm_perf_opt.regions.model import NCUProfileRegion
 from llm_perf_opt.regions.step_numbers import DECODE, MIXED
 from llm_perf_opt.regions.timing import StepGroup
-from llm_perf_opt.report.text import duration, full_label, quantity, share
+from llm_perf_opt.report.text import NOT_MEASURED, duration, full_label, quantity, share
 from llm_perf_opt.report.view import View
 
 HEAD = ("steps of", "size", "CUDA graph", "steps", "median", "p90", "tokens/step", "tokens/s", "of all steps")
@@ -20,10 +22,9 @@ def step_rows(view: View) -> list[list[str]]:
             f"{steps.grouped_by} {_span(group)}",
             _graph(group),
             f"{group.instances:,}",
-            duration(group.median_ns),
-            duration(group.p90_ns),
+            *_times(region, group),
             f"{group.tokens_per_step:,.4g}",
-            quantity(1e9 * group.tokens_per_step * group.instances / max(group.total_ns, 1), ""),
+            _rate(region, group),
             share(group.total_ns, whole),
         ]
         for region, steps in found
@@ -40,8 +41,31 @@ def step_sentence(view: View) -> str:
     share = mixed.instances / (mixed.instances + decode.instances)
     return (
         f"A request that decodes gets its token after {duration(decode.median_ns)} in a decode step and after "
-        f"{duration(mixed.median_ns)} in a mixed one (medians); {share:.0%} of these steps are mixed."
+        f"{duration(mixed.median_ns)} in a mixed one (medians); {percent(share, '.0')} of these steps are mixed."
     )
+
+
+def _times(region: NCUProfileRegion, group: StepGroup) -> tuple[str, str]:
+    """Median and 90th percentile. Where the host runs ahead, its ranges are shorter than their work: from step to step."""
+    if not _runs_ahead(region):
+        return duration(group.median_ns), duration(group.p90_ns)
+    side = region.performance.gpu_side if region.performance and _is_all(region, group) else None
+    return duration(side.step_ns if side else None), NOT_MEASURED
+
+
+def _rate(region: NCUProfileRegion, group: StepGroup) -> str:
+    if not _runs_ahead(region):
+        return quantity(1e9 * group.tokens_per_step * group.instances / max(group.total_ns, 1), "")
+    tokens = region.performance.tokens if region.performance and _is_all(region, group) else None
+    return quantity(tokens.now.of("token/s"), "") if tokens and tokens.now else NOT_MEASURED
+
+
+def _runs_ahead(region: NCUProfileRegion) -> bool:
+    return region.performance is not None and region.performance.time.basis == "gpu"
+
+
+def _is_all(region: NCUProfileRegion, group: StepGroup) -> bool:
+    return bool(region.timing and region.timing.steps and region.timing.steps.groups == [group])
 
 
 def _span(group: StepGroup) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from llm_perf_opt.metrics.catalogue import counter_of, with_roles
+from llm_perf_opt.metrics.quantity import percent as _percent
 from llm_perf_opt.metrics.quantity import three_digits
 from llm_perf_opt.regions.labels import counted as counted  # for all who write for people, from one place
 from llm_perf_opt.regions.labels import full_label as full_label
@@ -57,7 +58,7 @@ def quantity(value: float | None, unit: str) -> str:
 def share(part: float | None, whole: float | None) -> str:
     if part is None or not whole:
         return NOT_MEASURED
-    return f"{100 * part / whole:.1f} %"
+    return _percent(part / whole)
 
 
 def percent(value: float | None) -> str:

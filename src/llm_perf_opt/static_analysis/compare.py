@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from attrs import Factory, define
 
+from llm_perf_opt.metrics.quantity import percent
 from llm_perf_opt.report.text import quantity
 from llm_perf_opt.static_analysis.architecture import Architecture
 from llm_perf_opt.static_analysis.counts import NOT_COUNTED, StageCount
@@ -94,7 +95,7 @@ def _differences(count: StageCount, formula: StageFormula, parts: list[PartCompa
             continue
         said.append(
             f"{part.part}: the counter has {flops_text(part.counter_flops)}, the formula {flops_text(part.formula_flops)} "
-            f"({gap / whole:+.1%} of the stage). {_cause(part.part, gap, count)}"
+            f"({percent(gap / whole, '+.1')} of the stage). {_cause(part.part, gap, count)}"
         )
     if not said and count.complete:
         said.append("The difference is spread over all parts, each below 1 % of the stage.")

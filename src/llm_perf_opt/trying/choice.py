@@ -15,15 +15,15 @@ _MOST_SHARE = 0.98  # nothing gains more than fifty times
 _LACKING = {
     "cuda": "the program uses no GPU",
     "generate": "the program does not call generate()",
-    "calls outside training": "its models are called in training mode only: model.eval() is missing, or they are trained",
+    "calls outside training": "its models are called only in training mode: model.eval() is missing, or they are being trained",
     "calls with gradients": "no call of a model outside training keeps gradients",
     "float32 models": "no model is in fp32",
     "data loaders without workers": "every DataLoader has workers, or there is none",
-    "optimizers that can be fused": "no optimiser could be fused and is not",
+    "optimizers that can be fused": "there is no optimiser left to fuse",
     "unaligned linear layers": "no linear layer has an unaligned size",
-    "garbage collections": "nothing was collected while the model ran",
+    "garbage collections": "no garbage was collected while the model ran",
 }
-_NOT_TRAINED = "its models are in training mode, and never trained: call model.eval() first"
+_NOT_TRAINED = "its models are in training mode but never trained: call model.eval() first"
 
 
 def choose_levers(fixes: Sequence[Fix], notes: ProcessNotes) -> list[Lever]:
@@ -45,7 +45,7 @@ def lacking(lever: Lever, notes: ProcessNotes) -> str:
     if "calls with gradients" in missing and counts.get("calls in training") and not counts.get("backward"):
         return _NOT_TRAINED
     first = "cuda" if "cuda" in missing else missing[0]
-    return _LACKING.get(first, f"there are none in this program: {first}")
+    return _LACKING.get(first, f"this program has none of these: {first}")
 
 
 def promised(lever: Lever, fixes: Sequence[Fix]) -> float:

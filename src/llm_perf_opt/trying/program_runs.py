@@ -142,7 +142,7 @@ class ProgramRuns:
             raise KeyboardInterrupt
         problem = ""
         if ended.timed_out:
-            problem = f"it had not ended after {duration(1e9 * ended.seconds)} and was stopped: --timeout allows more"
+            problem = f"it was stopped after {duration(1e9 * ended.seconds)}: --timeout allows more"
         elif ended.exit_code:
             lines = [clean(line) for line in tail(log).splitlines() if line.strip()]
             problem = f"the program ended with {ended.exit_code}: {lines[-1][:200] if lines else 'it printed nothing'}"

@@ -32,17 +32,17 @@ def _repeats(kind: LaunchKind) -> bool:
 
 RULE = Rule(
     id="attention.repeat_kv",
-    title="Keys and values copied for every head of queries",
-    costs="With grouped queries, all of them are written and read several times as often as they need to be.",
-    seen="Copies of an expanded tensor with heads (`expand` and `reshape`, as repeat_kv does), or repeat_interleave of one, in a region with attention.",
+    title="Keys and values copied for every query head",
+    costs="With grouped-query attention, this writes and reads keys and values several times more often than necessary.",
+    seen="Copies of a tensor expanded over heads (`expand` and `reshape`, as in repeat_kv), or repeat_interleave, in a region with attention.",
     words=Words(
         because="{families}, {time} of {now}, only repeat keys and values",
-        action="let attention share them: F.scaled_dot_product_attention(q, k, v, enable_gqa=True), or FlashAttention, which takes fewer heads of keys",
+        action="let the query heads share them: F.scaled_dot_product_attention(q, k, v, enable_gqa=True), or FlashAttention, which accepts fewer key and value heads",
     ),
     find=_find,
     operators=True,
     gain="The time of the copies.",
     before="k = k[:, :, None].expand(b, h, n, s, d).reshape(b, h * n, s, d)\ny = F.scaled_dot_product_attention(q, k, v)",
     after="y = F.scaled_dot_product_attention(q, k, v, enable_gqa=True)",
-    unless="A mask or a kernel of your own needs heads one for one.",
+    unless="A mask or a kernel of your own needs one KV head for each query head.",
 )

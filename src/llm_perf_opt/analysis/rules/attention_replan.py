@@ -24,15 +24,15 @@ def _find(of: Evaluated) -> Iterator[Found]:
 
 RULE = Rule(
     id=_NAME,
-    title="Attention that plans anew for each length",
-    costs="cuDNN builds a plan for every new shape; with a KV cache that grows, every token is a new shape.",
+    title="Attention planned again for every length",
+    costs="cuDNN builds a plan for every new shape; with a growing KV cache, every token brings a new shape.",
     seen=(
-        "Several gaps of a millisecond or more that end with an attention kernel, or lie in the operator of "
-        "cuDNN's attention."
+        "Several gaps of a millisecond or more that end with an attention kernel or lie inside cuDNN's "
+        "attention operator."
     ),
     words=Words(
-        because="the GPU waits {time} of {now} before attention kernels ({what}): the library plans anew for each length",
-        action="use attention that needs no plan for each length (torch.backends.cuda.enable_cudnn_sdp(False), FlashAttention), or pad lengths to a few sizes",
+        because="the GPU waits {time} of {now} before attention kernels ({what}): the library makes a new plan for every length",
+        action="use attention that does not plan for every length (torch.backends.cuda.enable_cudnn_sdp(False), FlashAttention), or pad lengths to a few sizes",
     ),
     find=_find,
     before="model.generate(…)",
@@ -40,11 +40,11 @@ RULE = Rule(
 torch.backends.cuda.enable_cudnn_sdp(False)
 model.generate(…)
 """,
-    unless="All lengths have been seen before: then the plans are there.",
+    unless="All lengths have occurred before, so that their plans exist.",
     variants={
         "serving": Words(
-            because="the GPU waits {time} of {now} before attention kernels ({what}): the backend plans anew for each step",
-            action="choose an attention backend of the engine that plans nothing for each step (FlashAttention), or one that plans on the GPU",
+            because="the GPU waits {time} of {now} before attention kernels ({what}): the backend makes a new plan for every step",
+            action="choose an attention backend of the engine that does not plan for every step (FlashAttention), or one that plans on the GPU",
         )
     },
 )

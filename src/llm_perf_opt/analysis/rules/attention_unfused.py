@@ -62,14 +62,14 @@ def _may_be_scores(kind: LaunchKind) -> bool:
 RULE = Rule(
     id="attention.unfused",
     title="Attention that is not fused",
-    costs="Scores are written to memory and read again several times: bytes that grow with the square of the length.",
-    seen="A batched product, softmax and another batched product with nothing but elementwise kernels between them, or PyTorch's math path.",
+    costs="Scores are written to memory and read back several times: traffic that grows with the square of the sequence length.",
+    seen="A batched matrix product, softmax and another batched product with only elementwise kernels between them, or PyTorch's math path.",
     words=Words(
-        because="{families}, {time} of {now}, are attention whose scores go through memory",
+        because="{families}, {time} of {now}, are attention that writes its scores to memory",
         action='use fused attention: F.scaled_dot_product_attention (attn_implementation="sdpa"), or FlashAttention; for masks of your own, flex_attention',
     ),
     find=_find,
-    gain="All of it but what the FLOPs of its products need in a fused kernel.",
+    gain="All of it except what the FLOPs of its products need in a fused kernel.",
     before="scores = (q @ k.transpose(-1, -2)) * scale\ny = scores.softmax(-1) @ v",
     after="y = F.scaled_dot_product_attention(q, k, v)",
     unless="The scores themselves are needed.",

@@ -61,19 +61,16 @@ def _concatenates(kind: LaunchKind) -> bool:
 
 RULE = Rule(
     id="cache.concat",
-    title="A KV cache that is concatenated",
+    title="A KV cache grown by concatenation",
     costs="torch.cat copies the whole cache for every token.",
-    seen=(
-        "Concatenations of a long tensor with a short one, alike in all other dimensions; where shapes were not "
-        "recorded, two concatenations right before each attention kernel."
-    ),
+    seen="Concatenations of a long tensor with a short one that agree in all other dimensions; if shapes were not recorded, two concatenations right before each attention kernel.",
     words=Words(
-        because="{families}, {time} of {now}, copy a cache to make it longer",
+        because="{families}, {time} of {now}, copy a cache to extend it",
         action='allocate the cache once and write into it (cache_implementation="static", index_copy_ or slices)',
     ),
     find=_find,
     gain="The time of the concatenations.",
     before="k = torch.cat([k, new], dim=2)",
     after="k[:, :, n : n + 1] = new  # allocated for the longest sequence",
-    unless="Texts are short, or of lengths so different that the longest one's cache does not fit.",
+    unless="Texts are short, or differ so much in length that a cache for the longest does not fit.",
 )

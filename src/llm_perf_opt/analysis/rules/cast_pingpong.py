@@ -40,9 +40,9 @@ def _casts(kind: LaunchKind) -> bool:
 
 RULE = Rule(
     id="cast.pingpong",
-    title="Casts before and behind products",
+    title="Casts before and after matrix products",
     costs="A cast reads and writes the whole tensor, only for the next kernel to read it again.",
-    seen="Casts between fp32 and 16 bits that run directly before or behind a product or attention.",
+    seen="Casts between fp32 and 16 bits directly before or after a matrix product or attention.",
     words=Words(
         because="{families}, {time} of {now}, only cast between fp32 and 16 bits around products",
         action="keep activations and weights in one type: model.to(torch.bfloat16), no .float() between layers (torch.compile fuses the casts that are needed)",
@@ -51,5 +51,5 @@ RULE = Rule(
     gain="The time of the casts.",
     before="x = F.linear(x.bfloat16(), w).float()",
     after="x = F.linear(x, w)  # all of it in bf16",
-    unless="Sums that need the digits of fp32 are between the products.",
+    unless="Sums between the products need the precision of fp32.",
 )

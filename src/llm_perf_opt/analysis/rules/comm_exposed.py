@@ -7,15 +7,15 @@ from llm_perf_opt.analysis.rules.rule import Rule, Words
 
 RULE = Rule(
     id="comm.exposed",
-    title="Collectives that nothing hides",
-    costs="While GPUs exchange data and compute nothing, the step is longer by that time.",
-    seen="Kernels of NCCL and the like beside which no other kernel of the GPU runs.",
+    title="Collectives that nothing overlaps",
+    costs="While GPUs exchange data and compute nothing, the step takes that much longer.",
+    seen="Kernels of NCCL and similar libraries during which no other kernel runs on the GPU.",
     words=Words(
-        because="{time} of {now} are collectives beside which the GPU computes nothing",
+        because="{time} of {now} are collectives during which the GPU computes nothing",
         action="overlap the collectives with computation (a stream of their own, bucketed gradients, a pipelined step), or send less",
     ),
     find=collectives_found("comm.exposed"),
-    gain="The time in which collectives run alone, less waiting for late ranks.",
+    gain="The time in which collectives run alone, minus the time spent waiting for late ranks.",
     before="""\
 loss.backward()
 for p in parameters:

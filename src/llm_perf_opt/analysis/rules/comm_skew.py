@@ -8,18 +8,15 @@ from llm_perf_opt.analysis.rules.rule import Rule, Words
 RULE = Rule(
     id="comm.skew",
     title="Ranks wait for a late one",
-    costs="A collective ends when the last rank has come: all others wait in it.",
-    seen=(
-        "The same collective takes long on all ranks but one; with one rank alone, one collective takes far "
-        "longer than others of its kind."
-    ),
+    costs="A collective ends when the last rank has joined it; all others wait.",
+    seen="The same collective takes long on all ranks but one; if only one rank was recorded, one collective takes far longer than others of its kind.",
     words=Words(
         because="{waiting_rank} waits {time} of {now} for later ranks, most for {late_rank}",
-        action="find out what {late_rank} does before it comes to the collective: more work (imbalance), a slower host, or a later start",
+        action="find out what {late_rank} does before it joins the collective: more work (imbalance), a slower host, or a later start",
         looks=True,
     ),
     find=collectives_found("comm.skew"),
-    gain="The time that ranks wait in collectives for the last one.",
+    gain="The time that ranks spend in collectives waiting for the last one.",
     variants={
         "unsure": Words(
             because="{odd}, {usual} are usual: perhaps it waits for another rank",

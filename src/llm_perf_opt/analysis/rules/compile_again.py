@@ -30,16 +30,16 @@ def _find(of: Evaluated) -> Iterator[Found]:
 
 RULE = Rule(
     id="compile.again",
-    title="Compiled code is compiled again",
-    costs="torch.compile traces and compiles anew when a guard fails: a new size, number or type.",
-    seen="TorchDynamo, or a range that compiles, takes time in at least half of the steady steps, while the GPU waits.",
+    title="Compiled code is recompiled",
+    costs="torch.compile traces and compiles again when a guard fails: a new size, number or type.",
+    seen="torchDynamo, or a range that compiles, takes time in at least half of the steady steps while the GPU waits.",
     words=Words(
         because="the GPU waits {time} of {now} while code is compiled again ({what})",
         action='find what changes (TORCH_LOGS="recompiles") and make it dynamic: torch.compile(dynamic=True), torch._dynamo.mark_dynamic, sizes padded to a few, numbers as tensors',
     ),
     find=_find,
-    gain="The idle time while it compiles.",
+    gain="The idle time during compilation.",
     before="step = torch.compile(step, dynamic=False)\nfor position in range(n):\n    step(x, position)",
     after="step = torch.compile(step, dynamic=True)",
-    unless="New shapes come a few times only, and the program then runs for long.",
+    unless="New shapes occur only a few times, and the program then runs for long.",
 )

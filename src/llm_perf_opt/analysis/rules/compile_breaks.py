@@ -59,16 +59,16 @@ def _piece(kind: LaunchKind) -> str:
 RULE = Rule(
     id="compile.breaks",
     title="Graph breaks in compiled code",
-    costs="Every piece is entered from Python, with its guards, and nothing is fused across a break.",
-    seen="Four or more different compiled regions (`Torch-Compiled Region: 0/0`, `1/0`, …) in each step, and a GPU that waits for launches.",
+    costs="Every piece is entered from Python, with its own guards, and nothing is fused across a break.",
+    seen="Four or more different compiled regions (`Torch-Compiled Region: 0/0`, `1/0`, …) in each step, while the GPU waits for launches.",
     words=Words(
         because="the GPU waits {time} of {now} between pieces of compiled code ({what})",
         action='find the graph breaks (TORCH_LOGS="graph_breaks", or torch.compile(fullgraph=True)) and take them out of the model: print, .item(), data-dependent branches',
     ),
     find=_find,
     operators=True,
-    gain="The part of the idle time in which the host gets from one piece into the next, but for one entry of the whole.",
+    gain="The idle time in which the host moves from one piece to the next, except for one entry into the whole.",
     before="@torch.compile\ndef f(x):\n    x = layer(x)\n    print(x.shape)\n    return head(x)",
     after="@torch.compile(fullgraph=True)\ndef f(x):\n    return head(layer(x))",
-    unless="The pieces are different models that are compiled one by one.",
+    unless="The pieces are different models, compiled one by one.",
 )

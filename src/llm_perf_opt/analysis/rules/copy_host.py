@@ -7,18 +7,15 @@ from llm_perf_opt.analysis.rules.rule import Rule, Words
 
 RULE = Rule(
     id="copy.host",
-    title="Copies between host and device that nothing hides",
+    title="Copies between host and GPU that nothing overlaps",
     costs="While such a copy runs alone, the GPU computes nothing.",
-    seen=(
-        "Copies between host and device from pinned memory, or of unknown kind, beside which nothing else "
-        "runs; and gaps in calls that copy."
-    ),
+    seen="Copies between host and GPU, from pinned memory or of unknown kind, during which nothing else runs; and gaps inside calls that copy.",
     words=Words(
         because="copies between host and GPU, {host_copies} of {now}{exposed}",
         action="overlap them with kernels (a stream of their own, prefetching), or leave the data on the GPU",
     ),
     find=copies_found("copy.host"),
-    gain="The time of the copies in which nothing else runs, and the idle time in calls that copy.",
+    gain="The time of the copies during which nothing else runs, plus the idle time inside calls that copy.",
     before="""\
 x = batch.to(device)
 y = model(x)
@@ -28,7 +25,7 @@ with torch.cuda.stream(side):
     following = next_batch.to(device, non_blocking=True)
 y = model(x)
 """,
-    unless="There is no other work of the GPU that the copies could run beside.",
+    unless="The GPU has no other work for the copies to overlap with.",
     variants={
         "unknown": Words(
             because="copies between host and GPU, {host_copies} of {now}{exposed}",

@@ -28,8 +28,8 @@ def _relays(kind: LaunchKind) -> bool:
 RULE = Rule(
     id="copy.layout",
     title="Copies that only change the layout",
-    costs="They read and write all of a tensor, and compute nothing.",
-    seen="Copies of a strided tensor to a contiguous one of the same type (`.contiguous()`, `.reshape()` of a transposed tensor), and cuDNN's own changes between NCHW and NHWC.",
+    costs="They read and write the whole tensor, and compute nothing.",
+    seen="Copies of a strided tensor to a contiguous one of the same type (`.contiguous()`, `.reshape()` of a transposed tensor), and cuDNN's own conversions between NCHW and NHWC.",
     words=Words(
         because="{families}, {time} of {now}, only change the layout of tensors",
         action="leave out .contiguous() where the next kernel takes strides (attention and products do), keep one layout throughout; channels_last for convolutions",

@@ -35,16 +35,16 @@ def _odd(kind: LaunchKind) -> int:
 
 RULE = Rule(
     id="gemm.align",
-    title="Products of unaligned sizes",
-    costs="Tensor cores are fed 16 bytes at a time. Rows that begin elsewhere are read value by value, by slower kernels.",
-    seen="Kernels of products whose names end in align1 or align2 (align4 for 16 bits).",
+    title="Matrix products with unaligned sizes",
+    costs="Tensor cores are fed 16 bytes at a time. Rows that start elsewhere are read value by value, by slower kernels.",
+    seen="Kernels of matrix products whose names end in align1 or align2 (align4 for 16-bit types).",
     words=Words(
-        because="{families}, {time} of {now}, of sizes that are no multiple of 16 bytes{what}",
+        because="{families}, {time} of {now}, with sizes that are not multiples of 16 bytes{what}",
         action="pad the sizes to multiples of 8 values, better 64 (a vocabulary of 50257 to 50304)",
     ),
     find=_find,
-    gain="The time above what the FLOPs and bytes of the shapes need on a good kernel.",
+    gain="The time above what the FLOPs and bytes of the shapes need in a good kernel.",
     before="head = nn.Linear(768, 50257, bias=False)",
     after="head = nn.Linear(768, 50304, bias=False)  # and logits[..., :50257] where it matters",
-    unless="The size is a small dimension that is read once; then padding moves more than it saves.",
+    unless="The dimension is small and read once: padding then moves more than it saves.",
 )

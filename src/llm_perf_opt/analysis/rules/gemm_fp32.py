@@ -30,9 +30,9 @@ def is_single_precision(kind: LaunchKind) -> bool:
 
 RULE = Rule(
     id="gemm.fp32",
-    title="Products in fp32 without TF32",
-    costs="CUDA cores do a fifteenth of what the tensor cores do.",
-    seen="Kernels of products whose names say fp32 without tensor cores (sgemm), on a GPU that has them.",
+    title="Matrix products in fp32 without TF32",
+    costs="CUDA cores reach a fifteenth of the speed of tensor cores.",
+    seen="Kernels of matrix products whose names say fp32 without tensor cores (sgemm), on a GPU that has them.",
     words=Words(
         because="{families}, {time} of {now}, in fp32 on the CUDA cores",
         action="use the tensor cores: torch.autocast with fp16{newer_types}",
@@ -41,5 +41,5 @@ RULE = Rule(
     gain="The time above what the FLOPs and bytes of the shapes need in TF32.",
     before="y = x @ w  # fp32",
     after='torch.set_float32_matmul_precision("high")\ny = x @ w',
-    unless="The digits of fp32 are needed: TF32 keeps ten bits of the mantissa. TF32 and bf16 need Ampere or later.",
+    unless="The precision of fp32 is needed: TF32 keeps ten bits of the mantissa. TF32 and bf16 need Ampere or later.",
 )

@@ -9,13 +9,11 @@ RULE = Rule(
     id="gemm.shape",
     title="Matrix products far from their roof",
     costs=("Shapes that fill the last wave of blocks badly, or tiles that do not fit, leave the tensor cores waiting."),
-    seen=(
-        "Counters: products that take longer than their FLOPs and bytes need at the peak, and no better cause is known."
-    ),
+    seen="Matrix products that take longer than their FLOPs and bytes need at the peak, if no better cause is known. Needs counters.",
     words=Words(
         because="{families}, {time} of {now}, up to {recoverable} of it above the roof",
         action="use shapes and tiles that fit the GPU, or a tuned library kernel ({share_of_roof} of the roof is reached)",
     ),
     find=above_the_roof("gemm.shape"),
-    gain="The time above the roof: most that could be won.",
+    gain="At most the time above the roof.",
 )

@@ -7,8 +7,8 @@ from llm_perf_opt.analysis.rules.rule import Rule, Words
 
 RULE = Rule(
     id="host.graphs",
-    title="CUDA graphs, and a host that is slow between them",
-    costs="A graph is launched in microseconds; what the host does before the next one, the GPU waits for.",
+    title="The host is slow between CUDA graphs",
+    costs="A graph is launched in microseconds; whatever the host does before the next one keeps the GPU waiting.",
     seen="Most kernels come from CUDA graphs, and the GPU is idle between them while the host computes.",
     words=Words(
         because="the GPU waits {time} of {now} for the host ({what})",
@@ -23,5 +23,5 @@ handle(tokens.tolist())
 graph.replay()
 handle(tokens_of_the_last_step)
 """,
-    unless="The next step depends on what the host makes of this one.",
+    unless="The next step depends on what the host computes from this one.",
 )

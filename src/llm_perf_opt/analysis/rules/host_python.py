@@ -8,8 +8,8 @@ from llm_perf_opt.analysis.rules.rule import Rule, Words
 RULE = Rule(
     id="host.python",
     title="The host computes while the GPU waits",
-    costs="Work in Python between launches is time in which nothing runs on the GPU.",
-    seen=("Gaps of the GPU while the launching thread is in a function, an operator or a range that launches nothing."),
+    costs="While Python works between launches, nothing runs on the GPU.",
+    seen="Gaps while the launching thread is in a function, an operator or a range that launches nothing.",
     words=Words(
         because="the GPU waits {time} of {now} while the host computes ({what})",
         action="make that code faster, or move it to another thread or out of the loop",

@@ -22,6 +22,6 @@ RULE = Rule(
 if loss.item() > limit:
     …
 """,
-    after="worst = torch.maximum(worst, loss)  # looked at every hundred steps",
+    after="worst = torch.maximum(worst, loss)  # checked every hundred steps",
     unless="The host has to know the value before it can go on, as at the end of a text.",
 )

@@ -9,7 +9,7 @@ RULE = Rule(
     id="host.unknown",
     title="The host does something that was not recorded",
     costs="The GPU waits for it.",
-    seen="Long gaps of the GPU with no range, call, operator or function on the host that covers them.",
+    seen="Long gaps that no range, call, operator or function on the host covers.",
     words=Words(
         because="the GPU waits {time} of {now}, and the recording does not show what the host does ({what})",
         action="find out what that is: put NVTX ranges around the code between the launches, record a PyTorch trace with with_stack=True, or run `llm-perf profile -- CMD`, which records the lines of the program",

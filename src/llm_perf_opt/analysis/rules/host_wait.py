@@ -1,4 +1,4 @@
-"""The host waits, too"""
+"""The host itself waits"""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from llm_perf_opt.analysis.rules.rule import Rule, Words
 RULE = Rule(
     id="host.wait",
     title="The host waits for something else",
-    costs="Neither the host nor the GPU has anything to do: no request has come, or another process holds them up.",
-    seen="Gaps of the GPU while the launching thread is in a function that waits (poll, select, a lock, a queue), and no other thread is seen at work.",
+    costs="Neither the host nor the GPU has work: no request has arrived, or another process delays them.",
+    seen="The GPU is idle while the launching thread is in a function that waits (poll, select, a lock, a queue), and no other thread is seen working.",
     words=Words(
         because="the GPU waits {time} of {now} while the host itself waits ({what})",
-        action="find out what it waits for: a server without requests needs more load to be measured; a lock, a queue or another process has to be quicker",
+        action="find out what it waits for: measure a server under more load, or make what holds the lock, fills the queue or answers faster",
         looks=True,
     ),
     find=idle_of("host.wait"),

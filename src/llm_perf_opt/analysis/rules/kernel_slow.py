@@ -8,15 +8,15 @@ from llm_perf_opt.analysis.rules.rule import Rule, Words
 RULE = Rule(
     id="kernel.slow",
     title="Other kernels far from their roof",
-    costs="They use neither the memory nor the arithmetic that the GPU has.",
-    seen="Counters: kernels of other kinds that take longer than their work needs at the peak.",
+    costs="They use little of the GPU's bandwidth and arithmetic.",
+    seen="Kernels of other kinds that take longer than their work needs at the peak. Needs counters.",
     words=Words(
         because="{families}, {time} of {now}, up to {recoverable} of it above the roof",
         action="look at these kernels: {share_of_roof} of the roof is reached",
         looks=True,
     ),
     find=above_the_roof("kernel.slow"),
-    gain="The time above the roof: most that could be won.",
+    gain="At most the time above the roof.",
     variants={
         "small": Words(
             because="{families}, {time} of {now}, up to {recoverable} of it above the roof",

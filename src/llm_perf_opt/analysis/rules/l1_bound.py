@@ -8,14 +8,14 @@ from llm_perf_opt.analysis.rules.rule import Rule, Words
 RULE = Rule(
     id="l1.bound",
     title="Kernels at the limit of L1 and shared memory",
-    costs="Loads that are not coalesced, or banks that conflict, make L1 the limit long before the memory is.",
-    seen="Counters: L1 or shared memory near its peak, more so than any other unit.",
+    costs="Loads that are not coalesced, or bank conflicts, make L1 the limit long before memory is.",
+    seen="L1 or shared memory is near its peak, and nearer than any other unit. Needs counters.",
     words=Words(
         because="kernels near the peak of L1 and shared memory{l1_words}, {time} of {now}, up to {recoverable} of it to win{ncu_says}",
-        action="ask L1 for less: wider (vector) loads, shared-memory layouts without bank conflicts, values kept in registers",
+        action="reduce L1 traffic: wider (vector) loads, shared-memory layouts without bank conflicts, values kept in registers",
     ),
     find=limits_found("l1.bound"),
-    gain="What loads of nothing but used bytes would save, down to the next roof; where those were not counted, what half the requests would.",
+    gain="What loading only the bytes that are used would save, down to the next roof; if these were not counted, what half the requests would save.",
     variants={
         "coalesce": Words(
             because="kernels near the peak of L1 and shared memory{l1_words}, {time} of {now}, up to {recoverable} of it to win{ncu_says}",

@@ -26,17 +26,14 @@ def _find(of: Evaluated) -> Iterator[Found]:
 RULE = Rule(
     id="launch.graph",
     title="Many small launches without a CUDA graph",
-    costs=(
-        "The host takes some microseconds for each launch. Kernels that are shorter leave the GPU waiting for "
-        "the next one."
-    ),
-    seen="Gaps of the length of a launch between kernels that do not come from CUDA graphs, ten launches or more.",
+    costs="Each launch costs the host some microseconds. Kernels that are shorter than that leave the GPU waiting for the next one.",
+    seen="Gaps of the length of a launch between kernels that do not come from CUDA graphs, in ten launches or more.",
     words=Words(
         because="the GPU waits {time} of {now} for launches ({launches}, {each} each)",
         action='capture the step in a CUDA graph (torch.compile with mode="reduce-overhead", or torch.cuda.graph)',
     ),
     find=_find,
-    gain="The idle time between launches, less a microsecond for each kernel, which stays in a graph too.",
+    gain="The idle time between launches, minus a microsecond for each kernel, which remains inside a graph.",
     before="""\
 for layer in layers:
     x = layer(x)  # 200 launches of 3 µs

@@ -70,17 +70,17 @@ def _left(of: Evaluated, kind: LaunchKind, used: int) -> float | None:
 
 RULE = Rule(
     id="logits.all",
-    title="Logits of all positions, of which the last is used",
-    costs="The product with the vocabulary is among the largest of a prefill, and all but one row in a sequence is thrown away.",
-    seen="A product with 30000 columns or more, without a backward pass, whose result is looked at (argmax, topk, softmax) in a fourth of its rows or fewer.",
+    title="Logits of all positions, of which only the last is used",
+    costs="The product with the vocabulary is among the largest of a prefill, and all rows but one per sequence are thrown away.",
+    seen="A matrix product with 30000 columns or more, without a backward pass, of whose result a fourth of the rows or fewer are used (argmax, topk, softmax).",
     words=Words(
-        because="{families}, {time} of {now}, make logits of positions that nobody looks at",
+        because="{families}, {time} of {now}, compute logits of positions that are never used",
         action="take the last position before the head: head(hidden[:, -1:]) (logits_to_keep=1 in transformers)",
     ),
     find=_find,
     operators=True,
-    gain="The product less what the rows that are used need.",
+    gain="The product, minus what the rows that are used need.",
     before="logits = head(hidden)[:, -1]",
     after="logits = head(hidden[:, -1])",
-    unless="The other logits are wanted: perplexity, speculative decoding.",
+    unless="The other logits are needed: perplexity, speculative decoding.",
 )

@@ -78,15 +78,15 @@ def _half(time: float) -> Gain:
 
 RULE = Rule(
     id="memory.bound",
-    title="Weights are read for a few rows",
-    costs="A product with few rows reads every weight for a handful of operations: the memory is the limit.",
-    seen="Products with at most 128 rows in 16 bits or more, whose weights exceed the L2 cache and are read near the memory's bandwidth; with counters, kernels at the memory's roof; of a server, decode steps that take the same time at several batch sizes while the GPU works.",
+    title="Weights are read for only a few rows",
+    costs="A matrix product with few rows reads every weight for a handful of operations: memory is the limit.",
+    seen="Matrix products with at most 128 rows, in 16 bits or more, whose weights exceed the L2 cache and are read near the memory's bandwidth; with counters, kernels at the memory roof; for a server, decode steps that take the same time at several batch sizes while the GPU is busy.",
     words=Words(
         because="{families}, {time} of {now}, at {share_of_roof} of the memory's bandwidth",
         action="move fewer bytes: quantise weights or the cache, or use larger batches",
     ),
     find=_find,
-    gain="Half of the time, for half of the bytes (8 bits in place of 16).",
+    gain="Half of the time, for half of the bytes (8 bits instead of 16).",
     before="y = F.linear(x, weight)  # 16 rows, bf16",
     after="y = torch._scaled_mm(x8, weight8.t(), scale_a=…, scale_b=…, out_dtype=torch.bfloat16)",
     unless="The accuracy does not allow it, and there are no more sequences to batch.",

@@ -62,17 +62,17 @@ def _called(selects: Bools, product: Bools, puts: Bools) -> tuple[Bools, int]:
 
 RULE = Rule(
     id="moe.loop",
-    title="Experts one behind the other in Python",
-    costs="Each expert selects its tokens (the host waits to know how many), multiplies a few rows, and puts them back.",
-    seen="Eight times or more in a step, within 40 launches: rows selected (nonzero, where, index), a product, rows put back (index_add_, index_put_).",
+    title="Experts run one after another in Python",
+    costs="Each expert selects its tokens (the host waits to learn how many), multiplies a few rows, and puts them back.",
+    seen="Eight times or more in a step, within 40 launches: rows are selected (nonzero, where, index), multiplied, and put back (index_add_, index_put_).",
     words=Words(
-        because="{experts} experts are called one behind the other, {time} of {now} in their kernels and in waiting between them",
+        because="{experts} experts are called one after another, {time} of {now} in their kernels and in waiting between them",
         action="sort tokens by expert and multiply all experts at once (torch.nn.functional.grouped_mm, a fused MoE kernel)",
     ),
     find=_find,
     operators=True,
-    gain="The idle time between the experts, most of selecting and putting back, and products down to their roof.",
+    gain="The idle time between the experts, most of the selecting and putting back, and the products down to their roof.",
     before="for e, expert in enumerate(experts):\n    rows = torch.where(chosen == e)[0]\n    out.index_add_(0, rows, expert(x[rows]))",
     after="y = torch.nn.functional.grouped_mm(x[order], weights, offs=ends)",
-    unless="There are few experts with many tokens each: one product an expert then fills the GPU.",
+    unless="There are few experts with many tokens each: one matrix product per expert then fills the GPU.",
 )

@@ -8,15 +8,12 @@ from llm_perf_opt.analysis.rules.rule import Rule, Words
 RULE = Rule(
     id="occupancy",
     title="Too few warps to hide latency",
-    costs="A warp that waits for memory is replaced by another, where there is one.",
-    seen=(
-        "Counters: kernels that come near no roof, and whose registers, shared memory or block size let few "
-        "warps be resident."
-    ),
+    costs="When a warp waits for memory, another one takes its place, if there is one.",
+    seen="Kernels that come near no roof, and whose registers, shared memory or block size allow only a few resident warps. Needs counters.",
     words=Words(
         because="{occupancy_limit}, too few to hide latency, {time} of {now}, up to {recoverable} of it to win{ncu_says}",
         action="use fewer registers or less shared memory for each block (launch bounds, smaller tiles)",
     ),
     find=limits_found("occupancy"),
-    gain="With all warps resident, at best; not below the roof.",
+    gain="What all warps being resident would give, at best; not below the roof.",
 )

@@ -8,13 +8,8 @@ from llm_perf_opt.analysis.rules.rule import Rule, Words
 RULE = Rule(
     id="warmup",
     title="The time is warm-up",
-    costs=(
-        "First uses load code, compile, and measure variants of kernels. A program that runs for long does not notice."
-    ),
-    seen=(
-        "Gaps of the GPU while the host compiles, or loads modules; in a recording without ranges, also what the host does"
-        " before a hundredth of the kernels has run."
-    ),
+    costs="First uses load code, compile, and try out variants of kernels. A program that runs for long does not notice.",
+    seen="Gaps while the host compiles or loads modules; in a recording without ranges, also what the host does before a hundredth of the kernels have run.",
     words=Words(
         because="the GPU waits {time} of {now} for what is done only once, at the start or at a first use ({what})",
         action="nothing to fix if the program runs for long; otherwise warm up before the part that counts, or cache compiled code",

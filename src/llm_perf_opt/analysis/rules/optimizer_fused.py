@@ -37,15 +37,15 @@ def _is_foreach(kind: LaunchKind) -> bool:
 
 RULE = Rule(
     id="optimizer.fused",
-    title="An optimiser that is not fused",
-    costs="Each operation of the update reads and writes all parameters or moments; fused, they pass through memory once.",
-    seen="Kernels of PyTorch's foreach operators (multi_tensor_apply_kernel) that are no fused optimiser.",
+    title="The optimiser is not fused",
+    costs="Each operation of the update reads and writes all parameters or moments; a fused optimiser passes over them once.",
+    seen="Kernels of PyTorch's foreach operators (multi_tensor_apply_kernel) that do not belong to a fused optimiser.",
     words=Words(
         because="{families}, {time} of {now}, go over the parameters once for every operation",
-        action="use the fused optimiser: torch.optim.AdamW(…, fused=True)",
+        action="pass fused=True to the optimiser (torch.optim.AdamW, Adam, SGD)",
     ),
     find=_find,
-    gain="All but seven passes over the parameters, measured by the kernel that updates the first moment in three.",
+    gain="All except seven passes over the parameters, estimated from the kernel that updates the first moment in three.",
     before="torch.optim.AdamW(model.parameters(), lr=1e-4)",
     after="torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)",
     unless="The optimiser has no fused version.",

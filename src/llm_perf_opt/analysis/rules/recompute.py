@@ -63,8 +63,8 @@ def _repeated(kind: LaunchKind) -> set[str]:
 RULE = Rule(
     id="recompute",
     title="Activations are computed twice",
-    costs="Checkpointing saves memory by doing the forward pass of a block again in backward: a third more work.",
-    seen="Operators of the forward pass (linear, activations, normalisation, attention) that run inside autograd's backward, and also before it: two different ones, or one inside a gradient of PyTorch's own.",
+    costs="Checkpointing saves memory by repeating the forward pass of a block during the backward pass: a third more work.",
+    seen="Operators of the forward pass (linear, activations, normalisation, attention) that run inside autograd's backward and also before it: two different ones, or one inside one of PyTorch's own gradients.",
     words=Words(
         because="{families}, {time} of {now}, repeat the forward pass in backward",
         action="checkpoint less where memory allows (fewer blocks, or selective: torch.utils.checkpoint with create_selective_checkpoint_contexts)",
@@ -74,5 +74,5 @@ RULE = Rule(
     gain="The time of the repeated kernels.",
     before="y = checkpoint(block, x, use_reentrant=False)",
     after="y = block(x)",
-    unless="The memory is needed: the recording does not say how much is free.",
+    unless="The memory is needed: the recording does not show how much is free.",
 )

@@ -8,6 +8,7 @@ from llm_perf_opt.analysis.rules.gains import Gain, found_in_kernels, named, unc
 from llm_perf_opt.analysis.rules.rule import Rule, Words
 from llm_perf_opt.analysis.verdicts.evaluated import Evaluated
 from llm_perf_opt.analysis.verdicts.findings import Found
+from llm_perf_opt.metrics.quantity import percent
 
 _LEAST = 0.1  # of the stage
 
@@ -18,19 +19,19 @@ def _find(of: Evaluated) -> Iterator[Found]:
     rows = unclaimed(of, lambda kind: named("cache_moves", kind.kernel))
     time = of.launched.time(rows)
     if time:
-        share = f"{time / of.light.now.of('ns'):.0%}" if of.light.now.value else "–"
+        share = percent(time / of.light.now.of("ns"), ".0") if of.light.now.value else "–"
         gain = Gain(time * 0.8, time * 0.5, time)
         yield from found_in_kernels(of, "serve.cache", rows, gain, least=_LEAST, share=share)
 
 
 RULE = Rule(
     id="serve.cache",
-    title="A KV cache that is filled, gathered or copied in every step",
-    costs="Attention that cannot read a paged cache has its pages gathered first, or a mask filled as large as the cache: all of it is moved for a few new tokens.",
-    seen="Kernels that fill, gather, index or copy, a tenth or more of a server's steps.",
+    title="The KV cache is filled, gathered or copied in every step",
+    costs="For attention that cannot read a paged cache, its pages are gathered first, or a mask as large as the cache is filled: everything is moved for a few new tokens.",
+    seen="Kernels that fill, gather, index or copy take a tenth or more of a server's steps.",
     words=Words(
         because="{families} take {time} of {now} ({share}) beside the model's own work",
-        action="take an attention backend that reads the pages of the cache in place (FlashAttention, FlashInfer) and needs no mask, and allocate its buffers once",
+        action="use an attention backend that reads the pages of the cache in place (FlashAttention, FlashInfer) and needs no mask, and allocate its buffers once",
     ),
     find=_find,
     gain="Four fifths of those kernels: new tokens still have to be written.",

@@ -53,15 +53,15 @@ def _size(group: StepGroup) -> str:
 
 RULE = Rule(
     id="serve.graph",
-    title="No CUDA graph for some sizes of a batch",
+    title="Some batch sizes have no CUDA graph",
     costs="An engine replays CUDA graphs for the sizes it captured. Steps of other sizes are launched kernel by kernel, and the GPU waits.",
-    seen="Steps of a server of which some sizes replay CUDA graphs and others do not, and take longer than those at the next size with a graph.",
+    seen="Some batch sizes of a server replay CUDA graphs; others do not, and take longer than the next size that does.",
     words=Words(
         because="{steps} with {grouped_by} {sizes} replay no CUDA graph and take {time} of {now} (median up to {median}); those with {graphs} do",
         action="have the engine capture these sizes, too (vLLM: cudagraph_capture_sizes of --compilation-config, SGLang: --cuda-graph-max-bs), or keep batches within those it has",
     ),
     find=_find,
-    gain="What those steps take beyond steps of the next size with a graph, no more than the GPU is idle.",
+    gain="What those steps take beyond steps of the next size with a graph, but no more than the GPU is idle.",
     before="python -m sglang.launch_server --model-path MODEL --cuda-graph-max-bs 8",
     after="python -m sglang.launch_server --model-path MODEL --cuda-graph-max-bs 32",
     unless="Memory does not allow more graphs, or such batches are rare.",

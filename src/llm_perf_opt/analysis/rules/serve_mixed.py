@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from llm_perf_opt.analysis.rules.rule import Rule, Words
 from llm_perf_opt.analysis.verdicts.evaluated import Evaluated
 from llm_perf_opt.analysis.verdicts.findings import Found
-from llm_perf_opt.metrics.quantity import nanoseconds, shown
+from llm_perf_opt.metrics.quantity import nanoseconds, percent, shown
 
 _LONGER = 2.0  # than a decode step
 _FEWEST = 0.25  # decode steps for each mixed one: below that, nothing but throughput is asked for
@@ -29,7 +29,7 @@ def _find(of: Evaluated) -> Iterator[Found]:
     words = {
         "mixed": shown(nanoseconds(long)),
         "decode": shown(nanoseconds(short)),
-        "part": f"{mixed.instances / (mixed.instances + decode.instances):.0%}",
+        "part": percent(mixed.instances / (mixed.instances + decode.instances), ".0"),
         "tokens": f"{of.steps.tokens / of.steps.instances:,.0f}",
     }
     time = nanoseconds((1 - short / long) * now)
@@ -38,16 +38,16 @@ def _find(of: Evaluated) -> Iterator[Found]:
 
 RULE = Rule(
     id="serve.mixed",
-    title="Prompts that are read beside requests that decode",
-    costs="A request that decodes waits for the whole step. A step that also reads a long piece of a prompt makes every other request wait for it: that is the tail of the time per token.",
-    seen="Mixed steps of a server that take at least twice as long as its decode steps, with decode steps enough for latency to matter.",
+    title="Long prompt chunks delay requests that decode",
+    costs="A request that decodes waits for the whole step. A step that also reads a long chunk of a prompt delays every other request: that is the tail of the time per token.",
+    seen="Mixed steps of a server that take at least twice as long as its decode steps, with enough decode steps for latency to matter.",
     words=Words(
         because="requests that decode wait {mixed} in a mixed step ({tokens} tokens) and {decode} in a decode step; {part} of these steps are mixed",
-        action="for shorter waits at about the same throughput, read prompts in smaller pieces (vLLM: --max-num-batched-tokens, SGLang: --chunked-prefill-size, TensorRT-LLM: --max_num_tokens, transformers: --cb-max-batch-tokens), or on other GPUs than those that decode",
+        action="for shorter waits at about the same throughput, read prompts in smaller chunks (vLLM: --max-num-batched-tokens, SGLang: --chunked-prefill-size, TensorRT-LLM: --max_num_tokens, transformers: --cb-max-batch-tokens), or on other GPUs than those that decode",
     ),
     find=_find,
-    gain="Half of what a mixed step takes longer, of its latency: the same work is done in more, shorter steps.",
+    gain="Half of the extra time of a mixed step, as latency: the same work is done in more, shorter steps.",
     before="vllm serve MODEL --max-num-batched-tokens 8192",
     after="vllm serve MODEL --max-num-batched-tokens 2048",
-    unless="Throughput alone counts: larger pieces are then better.",
+    unless="Only throughput counts: larger chunks are then better.",
 )

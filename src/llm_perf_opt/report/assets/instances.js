@@ -48,6 +48,8 @@ function typicalOf(kept) {
   return mine.sort((a, b) => off(a)[0] - off(b)[0] || off(a)[1] - off(b)[1])[0];
 }
 
+const runsAhead = (region) => Boolean(data.evaluated?.[region]?.ahead);
+
 function barName(bar) {
   const total = count(strips.instances);
   if (bar.after - bar.first === 1) return `instance ${count(bar.first + 1)} of ${total}: ${duration(bar.median)}${bar.warm ? ", warm-up" : ""}`;
@@ -117,6 +119,7 @@ function describeInstances(strip, cut) {
     `${plural(strip.instances, "instance")}${part}, in the order they began${data.instancesProfiled ? "" : ", without a profiler"}.`,
     strip.single ? "" : `A bar stands for about ${count(Math.round(strip.instances / strip.bars.length))}: filled to their median, a line from the shortest to the longest.`,
     strip.median === null ? "" : `Steady: median ${duration(strip.median)} (line)${strip.p10 === null ? "" : `, 80 % between ${duration(strip.p10)} and ${duration(strip.p90)} (band)`}.`,
+    runsAhead(strips.region) ? "These are times of the ranges on the host, which runs ahead of the GPU: the times above are those of the work." : "",
     strip.bars.some((bar) => bar.warm) ? "Shaded: warm-up." : "No warm-up found.",
     cut ? "Bars with a notch are longer than drawn." : "",
     recorded ? "Dots: kept launch by launch. Click a bar, or press Enter, to see it in the timeline." : "",

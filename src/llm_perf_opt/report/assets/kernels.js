@@ -26,7 +26,7 @@ function sourceOf(row) {
   const known = (asked.length ? asked : data.stages).map((at) => sources[at]?.get(rows.name[row])).find(Boolean);
   return known ?? MISSING;
 }
-if (sources.some((known) => known.size)) columns.push({ id: "by", title: "launched by", plain: true, show: sourceOf, hint: "operator, with M×N×K of a product, and lines of the program; of the chosen region, or else of the first stage that launches it" });
+if (sources.some((known) => known.size)) columns.push({ id: "by", title: "launched by", plain: true, words: true, show: sourceOf, hint: "operator, with M×N×K of a product, and lines of the program; of the chosen region, or else of the first stage that launches it" });
 
 // The same kernel has a row for each GPU: without its number they could not be told apart.
 if (new Set(rows.device).size > 1) columns.push({ id: "device", title: "GPU", value: (row) => rows.device[row], show: (row) => String(rows.device[row]) });
@@ -66,7 +66,7 @@ function listKernels() {
 
 function drawHead() {
   const cells = columns.map((column) => {
-    const cell = el("th", { class: column.text ? "text" : null, scope: "col", title: column.hint });
+    const cell = el("th", { class: column.text || column.words ? "text" : null, scope: "col", title: column.hint });
     if (column.plain) { cell.append(column.title); return cell; }
     const button = el("button", { type: "button" }, column.title);
     button.addEventListener("click", () => change({ sort: column.id, ascending: state.sort === column.id ? !state.ascending : Boolean(column.text) }));
@@ -85,6 +85,7 @@ function kernelRow(row, index) {
       swatch.style.background = `var(${families[familyOf(name)].variable})`;
       return el("td", { class: "text family" }, swatch, families[familyOf(name)].name);
     }
+    if (column.words) return el("td", { class: "text by", title: column.show(row) }, column.show(row));
     if (!column.text) return el("td", {}, column.show(row));
     const shownName = state.names === "full" ? data.names.full[name] : data.names.short[name];
     if (!recorded) return el("td", { class: "text name", title: data.names.full[name] }, shownName);

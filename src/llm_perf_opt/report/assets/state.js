@@ -15,7 +15,7 @@ regions.parent.forEach((parent, number) => {
 const library = new Set(data.libraries ?? []);
 const below = (number) => (children.get(number) ?? []).filter((child) => state.libraries || !library.has(child) || isInside(state.region, child));
 function isInside(number, ancestor) {
-  if (ancestor === NONE) return true;
+  if (ancestor === NONE || ancestor === data.whole) return true;  // the whole recording holds what lies beside it
   for (let at = number; at !== NONE; at = regions.parent[at]) if (at === ancestor) return true;
   return false;
 }

@@ -38,6 +38,9 @@ function instancesOf(region) {
 
 const WHOLE_TRACE = "The whole recording, launch by launch: llm-perf export INPUT --perfetto trace.json.gz";
 
+// Ranks that run side by side count as one instance of a region; here each has its own.
+const instancesIn = (region) => Math.max(regions.instances[region], data.instances?.[region]?.[0] ?? 0);
+
 // What is kept of the chosen region, or else of the region around it that has something: never nothing.
 function fillInstances() {
   const menu = byId("instance");
@@ -46,7 +49,7 @@ function fillInstances() {
   while (!found.length && region !== NONE) found = instancesOf(region = regions.parent[region]);
   menu.replaceChildren(...found.slice(0, 2000).map((i) => {
     const own = recorded.instances.region[i];
-    const name = `${regions.label[own]} · ${count(recorded.instances.number[i] + 1)} of ${count(regions.instances[own])} · ${duration(recorded.instances.length[i])}`;
+    const name = `${regions.label[own]} · ${count(recorded.instances.number[i] + 1)} of ${count(instancesIn(own))} · ${duration(recorded.instances.length[i])}`;
     return el("option", { value: i }, name);
   }));
   const missing = byId("strip-missing");
@@ -72,15 +75,16 @@ function showInstance(i, note = "") {
   const start = list.start[i];
   const closed = Math.min(start + list.length[i], window.length);
   // Work launched inside may run after the range has ended: it is shown too.
-  let end = closed;
+  let end = closed, worked = Infinity;
   for (let row = window.first; row < window.after; row += 1) {
     const launched = recorded.start[row] - recorded.lead[row];
-    if (recorded.lead[row] >= 0 && launched >= start && launched < closed) end = Math.max(end, recorded.start[row] + recorded.length[row]);
+    if (recorded.lead[row] >= 0 && launched >= start && launched < closed) [worked, end] = [Math.min(worked, recorded.start[row]), Math.max(end, recorded.start[row] + recorded.length[row])];
   }
   Object.assign(shown, { instance: i, from: start, to: end, start, end, window, hover: null });
   shown.ranges = rangesIn(i);
   shown.code = codeIn(list.window[i]);
-  shown.gaps = gapsIn(start, closed);
+  // As the verdict has it: where the host runs ahead, the time of an instance is that of its work.
+  shown.gaps = runsAhead(list.region[i]) && worked < end ? gapsIn(worked, end) : gapsIn(start, closed);
   describeStrip();
   drawStrip();
   markInstance();
@@ -130,13 +134,13 @@ function describeStrip() {
   const region = list.region[shown.instance];
   const lengths = gaps.list.map((g) => g.end - g.start).sort((a, b) => a - b);
   const median = lengths.length ? lengths[Math.floor(lengths.length / 2)] : 0;
-  byId("strip-what").textContent = `${regions.full[region]}, instance ${count(list.number[shown.instance] + 1)} of ${count(regions.instances[region])}${data.stripOf ? `, of ${data.stripOf} alone: other recordings are not kept launch by launch` : ""}`;
+  byId("strip-what").textContent = `${regions.full[region]}, instance ${count(list.number[shown.instance] + 1)} of ${count(instancesIn(region))}${data.stripOf ? `, of ${data.stripOf} alone: other recordings are not kept launch by launch` : ""}`;
   const worst = [...gaps.list].sort((a, b) => b.end - b.start - (a.end - a.start)).slice(0, 5);
   const cut = shown.window.cut ? " This instance goes on after the end of what is kept." : "";
   byId("gaps").replaceChildren(
     el("p", { class: "small" },
       el("b", {}, `GPU busy ${duration(gaps.busy)} of ${duration(gaps.to - gaps.from)} (${percent(gaps.busy, gaps.to - gaps.from)})`),
-      ` · ${plural(gaps.launches, "launch")} · ${plural(gaps.list.length, "gap")}, half of them longer than ${duration(median)}${cut}`),
+      ` · ${plural(gaps.launches, "launch")} · ${plural(gaps.list.length, "gap")}, half of them longer than ${duration(median)}${runsAhead(region) ? " · from its first work on the GPU to its last, because the host runs ahead" : ""}${cut}`),
     worst.length ? el("p", { class: "small dim" }, "Longest gaps: ", ...worst.flatMap((gap, i) => {
       const button = el("button", { type: "button", class: "quiet" }, `${duration(gap.end - gap.start)} at ${duration(gap.start - shown.start)}`);
       button.addEventListener("click", () => {
@@ -284,7 +288,7 @@ function readLaunch(row, event) {
     [KINDS[recorded.kind[row]], duration(recorded.length[row])],
     ["family", families[familyOf(recorded.name[row])].name],
     ["begins at", duration(recorded.start[row] - shown.start)],
-    ["launched", recorded.lead[row] < 0 ? "not recorded" : `${duration(recorded.lead[row])} before`],
+    ["launched", recorded.lead[row] < 0 ? "at an unknown time" : `${duration(recorded.lead[row])} before`],
     ["in", recorded.region[row] === NONE ? "no range" : regions.full[recorded.region[row]]],
   ];
   const from = recorded.lead[row] < 0 ? null : codeAt(recorded.start[row] - recorded.lead[row]);
