@@ -28,8 +28,9 @@ SHARED_NAMES = ("__init__.py", "argv.py", "columns.py", "files.py")
 # 73,750 without gains of kernels that ran at a lower clock in the recording, trials of calls that run once and are compiled,
 # gaps with their cause in Perfetto, waits between tokens, and comparisons that know who waited for a CPU and which profiler recorded.
 # 74,500 without formats that say how their files begin.
+# 74,510 without one fix for a cause that several stages have.
 # Raised only with a capability, in the commit that brings it.
-MOST_LINES = 74_510
+MOST_LINES = 74_590
 
 # Words of the last column of the table in CONTRIBUTING.md, as far as they have no other meaning in this field.
 NOT_OURS = re.compile(
