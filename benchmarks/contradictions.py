@@ -219,7 +219,7 @@ def _answer(found: dict[str, Any]) -> Iterator[str]:
     if said["fixes"] and own and said["fixes"][0]["stage"] != said["stage"]:
         yield f"answer: the stage is {said['stage']}, the first fix is of {said['fixes'][0]['stage']}"
     whole: dict[str, float] = {}
-    for fix in said["fixes"]:
+    for fix in (one for found_here in said["fixes"] for one in (found_here, *found_here["also"])):
         whole[fix["stage"]] = whole.get(fix["stage"], 0.0) + fix["gain_share"]
     yield from (f"answer: gains of {stage} are {100 * sum_:.0f} %" for stage, sum_ in whole.items() if sum_ > _SLACK)
     if said["verdict"] == "unknown" and "Cannot tell" not in said["why"]:

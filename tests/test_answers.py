@@ -13,9 +13,14 @@ import pytest
 
 from conftest import report
 from llm_perf_opt.analysis.rules.all_rules import fix_words
+from llm_perf_opt.analysis.verdicts.conclusion import one_for_each_cause
 from llm_perf_opt.api.result import Report
-from llm_perf_opt.regions.fixes import Answer, Fix
+from llm_perf_opt.cli.main import main
+from llm_perf_opt.regions.fixes import Answer, CodeLine, Fix
+from llm_perf_opt.report.answer import answer_of
 from llm_perf_opt.report.json_report import as_json, read_report
+from llm_perf_opt.report.text import duration, percent
+from llm_perf_opt.report.write import write_report
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 import answers
@@ -54,7 +59,7 @@ def test_gains_are_of_one_instance_and_never_add_up_to_more_than_it(case: answer
     assert found.main_scope
     regions = {region.key: region for region in found.main_scope.regions}
     whole: dict[str, float] = {}
-    for fix in found.answer.fixes:
+    for fix in found.answer.stage_fixes:
         assert fix.rule in fix_words()
         assert 0 < fix.gain_share <= 1
         whole[fix.stage] = whole.get(fix.stage, 0.0) + fix.gain_share
@@ -96,8 +101,54 @@ def test_the_fields_are_those_of_the_contract() -> None:
             "lines",
             "tried",
             "gain_interval_ns",
+            "also",
         }
         assert (fix["lines"], fix["tried"]) == ([], None)
+
+
+def _fix(stage: str, gain: float, lines: dict[int, float] | None = None, *, rule: str = "attention.replan") -> Fix:
+    at = [CodeLine("model.py", line, "forward", time) for line, time in (lines or {}).items()]
+    return Fix(rule, stage, gain, gain / 100, "Do it", f"because of {stage}", lines=at)
+
+
+@pytest.mark.parametrize(
+    ("others", "kept"),
+    [
+        ([("prefill", {7: 9.0})], 1),
+        ([("prefill", {7: 5.0, 8: 4.0}), ("vision", None)], 1),  # where the lines of one are not known
+        ([("prefill", {7: 4.0, 8: 5.0})], 2),  # mostly elsewhere
+        ([("prefill", {8: 9.0}), ("vision", {8: 9.0})], 2),
+    ],
+)
+def test_one_cause_in_several_stages_is_one_fix(others: list[tuple[str, dict[int, float] | None]], kept: int) -> None:
+    given = [_fix("decode", 50, {7: 40.0, 9: 1.0}), *(_fix(stage, 9, lines) for stage, lines in others)]
+    made = Answer("decode", fixes=one_for_each_cause(given))
+    assert len(made.fixes) == kept
+    assert made.fixes[0].stage == "decode"
+    assert sorted(made.stage_fixes, key=given.index) == given  # nothing is lost
+    assert all(made.fixes_of(fix.stage) == [fix] for fix in given)
+    of_another_rule = [*given, _fix("prefill", 8, {7: 9.0}, rule="copy.layout")]
+    assert len(one_for_each_cause(of_another_rule)) == kept + 1
+
+
+def test_every_output_names_the_stages_that_share_a_cause(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = report("nsys-*-decoder-8layers-warm.sqlite")
+    shared = next(fix for fix in found.answer.fixes if fix.also)
+    causes = [(fix.rule, fix.action) for fix in found.answer.fixes if not fix.lines]
+    assert len(causes) == len(set(causes))
+    (shown,) = [one for one in answer_of(found).fixes if one.fix is shared]
+    assert shown.also == (
+        f"Also in {shared.also[0].stage}: up to {duration(shared.also[0].gain_ns)} ({percent(shared.also[0].gain_share)})."
+    )
+    write_report(found, tmp_path, ["json", "md", "html"])
+    for name in ("report.md", "report.html", "stakeholder_summary.md"):
+        assert f"up to {duration(shared.also[0].gain_ns)}" in (tmp_path / name).read_text().partition("Also in ")[2]
+    assert read_report(tmp_path).answer == found.answer
+    capsys.readouterr()
+    for stage in (shared.stage, shared.also[0].stage):  # each finds it
+        assert main(["show", str(tmp_path), stage, "--json"]) == 0
+        (of_stage,) = [fix for fix in json.loads(capsys.readouterr().out)["fixes"] if fix["rule"] == shared.rule]
+        assert (of_stage["stage"], of_stage["also"]) == (stage, [])
 
 
 def test_a_report_of_an_older_version_gets_an_answer(tmp_path: Path) -> None:

@@ -155,7 +155,7 @@ def test_the_steps_of_a_real_engine_wait_for_the_plans_of_cudnn_and_for_its_sche
     """A fill of 4 bytes lies between the gap and the attention kernel; `prepare_next_batch` is no DataLoader."""
     timeline = read_recording(recording("serving-*-continuous-batching"), launch_config=True)
     report = build_report([timeline], ReportOptions())
-    told = {(fix.rule, fix.stage) for fix in report.answer.fixes}
+    told = {(fix.rule, fix.stage) for fix in report.answer.stage_fixes}
     assert report.answer.fixes[0].rule == "attention.replan"
     assert "enable_cudnn_sdp(False)" in report.answer.fixes[0].action
     assert {("attention.replan", "LLM@decode_step"), ("serve.schedule", "LLM@schedule")} <= told

@@ -5,7 +5,9 @@ from __future__ import annotations
 import copy
 import csv
 import json
+import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ from llm_perf_opt.report.stages import STAGE_COLUMNS
 from llm_perf_opt.report.terminal import show_report, stage_table
 from llm_perf_opt.report.view import view_of
 from llm_perf_opt.report.write import write_report
+from llm_perf_opt.rundir.layout import REPORT_LIST
 
 DECODER = ("nsys-*-decoder-8layers-warm.sqlite", "ncu-*-decoder-8layers-warm-per-launch-config.ncu-rep")
 DOCS = Path(__file__).parents[1] / "docs"
@@ -194,3 +197,47 @@ def test_the_command_lines_and_the_docs_follow_the_registry(capsys: pytest.Captu
 
     page = on_page_markdown((DOCS / "running.md").read_text())
     assert all(f"- `{name}`: {renderer(name).what}" in page for name in FORMATS)
+
+
+# A renderer of somebody else: a module anywhere, and one entry in the registry.
+_TSV = """
+from llm_perf_opt.report.renderers import File, Renderer
+
+def render(view):
+    rows = [f"{region.key}\\t{region.instances}\\n" for region in view.regions]
+    yield File("report.tsv", "region\\tinstances\\n" + "".join(rows))
+
+RENDERER = Renderer("`report.tsv`: regions and their instances", render)
+"""
+_REGISTERED = """
+import sys
+from llm_perf_opt.formats import FORMATS, Format
+FORMATS["tsv"] = Format("tsv_of_mine", {".tsv": rb"region\\tinstances\\n"})
+from llm_perf_opt.cli.main import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.process
+def test_a_format_is_a_module_and_one_entry_in_the_registry(tmp_path: Path) -> None:
+    """Its name in the help, its files written, known as ours when they are replaced, and nobody else's touched."""
+    (tmp_path / "tsv_of_mine.py").write_text(_TSV)
+    out, given = tmp_path / "out", str(recording("nsys-2025.3.1-h200-decoder-8layers-warm.sqlite"))
+
+    def llm_perf(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-c", _REGISTERED, "report", *words]
+        environment = os.environ | {"PYTHONPATH": str(tmp_path), "COLUMNS": "300"}
+        return subprocess.run(command, capture_output=True, text=True, env=environment)
+
+    assert "comma-separated list of json, md, csv, html, tsv (default: all)" in llm_perf("--help").stdout
+    refused = llm_perf(given, "--out", str(out), "--format", "tvs")
+    assert refused.returncode == 2
+    assert "json, md, csv, html, tsv" in refused.stderr
+    for _ in range(2):  # the second replaces the first
+        done = llm_perf(given, "--out", str(out), "--format", "json,tsv")
+        assert done.returncode == 0, done.stderr
+        assert "decode" in (out / "report.tsv").read_text()
+    assert set(json.loads((out / REPORT_LIST).read_text())["files"]) >= {"report.json", "report.tsv"}
+    (out / "report.tsv").write_text("mine\n")
+    assert llm_perf(given, "--out", str(out), "--format", "tsv").returncode == 2
+    assert (out / "report.tsv").read_text() == "mine\n"

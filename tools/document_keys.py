@@ -41,7 +41,9 @@ def flag_row(option: Option[Any]) -> str:
     values = "|".join(option.choices) or option.metavar
     flag = f"{option.flag} {values}".strip()
     default = "off" if option.kind == "switch" else str(option.unset) if option.unset not in (None, "", []) else ""
-    text = option.flag_help[:1].upper() + option.flag_help[1:] + "." if option.flag_help else option.help
+    # Where both texts are about the flag, `help` is the one for this page: it names no list that grows elsewhere.
+    of_flag = option.flag_help if option.key else ""
+    text = of_flag[:1].upper() + of_flag[1:] + "." if of_flag else option.help
     key = f"`{option.setting}`" if option.setting else ""
     return row(f"`{flag}`", default, text, ", ".join(v for v in VERBS if v in option.verbs), key)
 

@@ -161,7 +161,8 @@ def _identified(region: NCUProfileRegion) -> Answered:
 
 def _fix(fix: Any) -> Answered:
     found = attrs.asdict(fix)
-    found["lines"] = found["lines"][:3]
+    for one in (found, *found["also"]):
+        one["lines"] = one["lines"][:3]
     return found
 
 

@@ -6,7 +6,7 @@ import contextlib
 import importlib
 import shlex
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -68,7 +68,7 @@ def make_report(
     *,
     quiet: bool = False,
     calibration: str | None = None,
-    formats: Sequence[str] = (),
+    formats: Collection[str] = (),
     built: NCUProfileRegionReport | None = None,
     known: Mapping[Path, Recording] | None = None,
 ) -> NCUProfileRegionReport:
@@ -98,7 +98,7 @@ def build_from(
     *,
     quiet: bool = False,
     calibration: str | None = None,
-    formats: Sequence[str] = (),
+    formats: Collection[str] = (),
     known: Mapping[Path, Recording] | None = None,
 ) -> NCUProfileRegionReport:
     """A report without what a run says of itself, which may still change: all that takes time."""
@@ -138,7 +138,7 @@ def _state_of(run: Path) -> RunState | None:
 def _build(
     paths: Sequence[str],
     options: ReportOptions,
-    formats: Sequence[str],
+    formats: Collection[str],
     truth: CounterSet | None,
     quiet: bool,
     known: Mapping[Path, Recording],
@@ -164,7 +164,7 @@ def _build(
     return _explained(report, None, last=files.describe_unreadable())
 
 
-def _import_what_follows(formats: Sequence[str], quiet: bool) -> None:
+def _import_what_follows(formats: Collection[str], quiet: bool) -> None:
     """While another process reads: it takes as long as a small file does."""
     needs_launches(formats)
     later = ["numpy.ma", "llm_perf_opt.api.poorer", "llm_perf_opt.report.write"]  # the first by `numpy.unique`
@@ -205,7 +205,7 @@ def _why_stopped(state: RunState) -> Diagnosis | None:
 def publish(
     report: NCUProfileRegionReport,
     out: Path,
-    formats: Sequence[str] = FORMATS,
+    formats: Collection[str] = FORMATS,
     *,
     regions: str = BESIDE,
     top: int = 30,

@@ -12,6 +12,8 @@ from llm_perf_opt.errors import UserError
 from llm_perf_opt.process.matrix_threads import no_matrix_threads
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from llm_perf_opt.regions.model import NCUProfileRegionReport
     from llm_perf_opt.request import ReportRequest
 
@@ -60,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
     request = report_request(values_of(arguments))
     if request.out == "":
         raise UserError("--out was given an empty folder name.", "Give a folder, or leave --out away.")
-    formats = FORMATS if request.formats is None else parse_formats(request.formats)
+    formats: Collection[str] = FORMATS if request.formats is None else parse_formats(request.formats)
     first, inside = arguments.input[0], len(arguments.input) == 1 and Path(arguments.input[0]).is_dir()
     finished = _finished(arguments.input, request)
     if finished is not None and request.out is None and request.formats is None:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from llm_perf_opt.errors import UserError
+from llm_perf_opt.formats import FORMATS
 from llm_perf_opt.options.of_jobs import CHOSEN_RANKS, COUNTER_RANK
 from llm_perf_opt.options.of_trials import LEVER_NAMES, TRIAL_BATCH, TRIAL_BUDGET, TRIAL_OUTPUT, TRIAL_RUNS, TRY
 from llm_perf_opt.options.option import Kind, Option
@@ -201,7 +202,8 @@ _COMMAND_LINE: tuple[Option[Any], ...] = (
     ),
     Option(
         flag="--format", kind="list", metavar="LIST", verbs=("report",), to="formats",
-        help="Comma-separated list of json, md, csv, html (default: all).",
+        help="Comma-separated list of formats (default: all): [what there is](running.md#reports).",
+        flag_help=f"comma-separated list of {', '.join(FORMATS)} (default: all)",
     ),
     Option(
         flag="--include", key=f"{_CLI}nvtx.include", kind="patterns", default=[], metavar="PAT", verbs=(*_READ, "compare"),

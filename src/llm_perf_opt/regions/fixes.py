@@ -5,10 +5,11 @@ Part of the finished result (`model.py`); `analysis/verdicts/conclusion.py` make
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from html import escape
 from typing import Any
 
-from attrs import Factory, define
+from attrs import Factory, define, evolve
 
 from llm_perf_opt.metrics.quantity import Quantity
 
@@ -64,6 +65,18 @@ class LineRecord:
 
 
 @define(frozen=True)
+class AlsoIn:
+    """The cause of a fix in another stage: what it is there."""
+
+    stage: str  # key
+    gain_ns: float  # of one steady instance of that stage
+    gain_share: float
+    because: str
+    gain_interval_ns: list[float] | None = None
+    lines: list[CodeLine] = Factory(list)
+
+
+@define(frozen=True)
 class Fix:
     """One thing to do, and what it would gain at most in one steady instance of its stage."""
 
@@ -76,6 +89,22 @@ class Fix:
     gain_interval_ns: list[float] | None = None  # None: `gain_ns` is the most that could be won
     lines: list[CodeLine] = Factory(list)
     tried: dict[str, Any] | None = None  # what happened when it was tried; None: it was not
+    also: list[AlsoIn] = Factory(list)  # other stages that the same thing gains in, most in all first
+
+    def of_each_stage(self) -> Iterator[Fix]:
+        """It as a fix of each of its stages."""
+        yield evolve(self, also=[])
+        for one in self.also:
+            yield evolve(
+                self,
+                stage=one.stage,
+                gain_ns=one.gain_ns,
+                gain_share=one.gain_share,
+                because=one.because,
+                gain_interval_ns=one.gain_interval_ns,
+                lines=one.lines,
+                also=[],
+            )
 
 
 @define(frozen=True)
@@ -88,7 +117,17 @@ class Answer:
     where: str = ""
     why: str = ""
     do_first: str = ""
-    fixes: list[Fix] = Factory(list)  # those of the stage first, the largest gain first
+    fixes: list[Fix] = Factory(list)  # those of the stage first, the largest gain first; one for a cause in several
+
+    @property
+    def stage_fixes(self) -> list[Fix]:
+        """Those of each stage: a cause that several have is there for each of them."""
+        return [each for fix in self.fixes for each in fix.of_each_stage()]
+
+    def fixes_of(self, stage: str) -> list[Fix]:
+        """Those of one stage, by its key, in the order of this answer or the largest gain first."""
+        found = [fix for fix in self.stage_fixes if fix.stage == stage]
+        return found if stage == self.stage else sorted(found, key=lambda fix: -fix.gain_ns)
 
     @property
     def lines(self) -> list[tuple[str, str]]:

@@ -5,13 +5,13 @@ Every output shows this first, whichever command made the report. Plain text; na
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from attrs import define
 
 from llm_perf_opt.metrics.catalogue import with_roles
 from llm_perf_opt.metrics.quantity import shown
-from llm_perf_opt.regions.fixes import Answer, Fix
+from llm_perf_opt.regions.fixes import AlsoIn, Answer, Fix
 from llm_perf_opt.regions.labels import host_sentence, subject
 from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport, Scope
 from llm_perf_opt.regions.names import visible
@@ -39,6 +39,7 @@ _LATE = 0.1  # GPU work after the end of the range, as a share of its wall time,
 _TOGETHER = 0.05  # of the summed time of GPU work, above which work is said to overlap
 _REGIONS = 6
 _LINES = 2  # named with a fix
+_STAGES = 3  # others
 
 
 @define(frozen=True)
@@ -57,13 +58,15 @@ class ShownFix:
     fix: Fix
     where: str
     gain: str  # what one instance of the stage would save at most
+    also: str = ""  # the other stages it gains in
     callers: Sequence[str] = ()  # the user's own lines that lead to those of the fix, where these are in libraries
 
     @property
     def text(self) -> str:
         """All of it in one line."""
         tried = f" {self.tried}" if self.tried else ""
-        return f"{self.where}: {self.fix.action.rstrip('.')}: {self.gain}. {self.fix.because}.{self.at}{tried}"
+        also = f" {self.also}" if self.also else ""
+        return f"{self.where}: {self.fix.action.rstrip('.')}: {self.gain}. {self.fix.because}.{self.at}{also}{tried}"
 
     @property
     def tried(self) -> str:
@@ -92,7 +95,7 @@ def answer_of(report: NCUProfileRegionReport) -> ShownAnswer:
     return ShownAnswer(
         _headline(report.answer, stages.get(report.answer.stage)),
         answer(report),
-        [_shown_fix(fix, stages.get(fix.stage)) for fix in report.answer.fixes],
+        [_shown_fix(fix, stages) for fix in report.answer.fixes],
     )
 
 
@@ -113,15 +116,26 @@ def _lead(text: str, candidates: Iterable[str]) -> str:
     return next((text[: len(lead)] for lead in candidates if text[: len(lead)].lower() == lead.lower()), "")
 
 
-def _shown_fix(fix: Fix, stage: NCUProfileRegion | None) -> ShownFix:
-    where = full_label(stage) if stage is not None else visible(fix.stage, 60)
-    several = stage is not None and (evaluated_instances(stage) or 1) > 1
-    gain = f"up to {duration(fix.gain_ns)}{' of each instance' if several else ''} ({percent(fix.gain_share)})"
+def _shown_fix(fix: Fix, stages: Mapping[str, NCUProfileRegion]) -> ShownFix:
+    stage = stages.get(fix.stage)
+    elsewhere = [f"in {_stage_name(one.stage, stages)}: {_gain(one, stages)}" for one in fix.also]
+    also = f"Also {', '.join(elsewhere[:_STAGES])}" if elsewhere else ""
+    also += f", and in {more} more" if (more := len(elsewhere) - _STAGES) > 0 else ""
     known = stage.performance.lines if stage is not None and stage.performance is not None else []
     callers = {(line.file, line.line): line.called_from for line in known if line.called_from is not None}
     leading = (callers.get((line.file, line.line)) for line in fix.lines)
     places = [place_words(line.file, line.line, line.function) for line in leading if line is not None]
-    return ShownFix(fix, where, gain, list(dict.fromkeys(places)))
+    also += "." if also else ""
+    return ShownFix(fix, _stage_name(fix.stage, stages), _gain(fix, stages), also, list(dict.fromkeys(places)))
+
+
+def _stage_name(key: str, stages: Mapping[str, NCUProfileRegion]) -> str:
+    return full_label(stages[key]) if key in stages else visible(key, 60)
+
+
+def _gain(found: Fix | AlsoIn, stages: Mapping[str, NCUProfileRegion]) -> str:
+    several = found.stage in stages and (evaluated_instances(stages[found.stage]) or 1) > 1
+    return f"up to {duration(found.gain_ns)}{' of each instance' if several else ''} ({percent(found.gain_share)})"
 
 
 def answer(report: NCUProfileRegionReport) -> list[str]:

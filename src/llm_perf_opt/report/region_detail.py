@@ -132,7 +132,7 @@ def region_detail(report: NCUProfileRegionReport, region: NCUProfileRegion) -> d
         "time": attrs.asdict(known.time) if known else None,
         "work": attrs.asdict(known.work) if known else None,
         "idle": attrs.asdict(known.idle) if known and known.idle else None,
-        "fixes": [attrs.asdict(fix) for fix in report.answer.fixes if fix.stage == region.key],
+        "fixes": [attrs.asdict(fix) for fix in report.answer.fixes_of(region.key)],
         "kernels": kernel_rows(region.kernels, known),
         "kernels_omitted": region.kernels_omitted,
         "lines": line_rows(known),

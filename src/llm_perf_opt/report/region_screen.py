@@ -33,7 +33,7 @@ def show_region(report: NCUProfileRegionReport, region: NCUProfileRegion, top: i
     """Times, verdict, idle causes, fixes, kernels, lines and counters, as far as they are known."""
     out, known = console(), region.performance
     labelled(out, [("Region:", full_label(region)), *_sentences(region)])
-    fixes = [fix for fix in report.answer.fixes if fix.stage == region.key]
+    fixes = report.answer.fixes_of(region.key)
     labelled(
         out,
         [

@@ -1,27 +1,26 @@
-"""The registry of outputs: what `--format` of `llm-perf report` and the options of `llm-perf export` can write.
+"""What outputs are: the renderers behind `--format` of `llm-perf report`, and the options of `llm-perf export`.
 
-A new output is a module with a `RENDERER` (or an `EXPORTER`) and one line here; the command lines, the writing and
-the list in the docs follow. The modules are imported when they are used: some need a while.
+A new output is a module with a `RENDERER` and one entry in `formats.py`, or with an `EXPORTER` and one line here; the
+command lines, the writing and the list in the docs follow. The modules are imported when they are used: some need a
+while.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attrs import define
 
+from llm_perf_opt.formats import FORMATS as FORMATS  # for those who write
+
 if TYPE_CHECKING:
     from llm_perf_opt.regions.attribution import Attribution
     from llm_perf_opt.regions.columns import Timeline
     from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport
     from llm_perf_opt.report.view import View
-
-# Value of --format -> the module that holds its RENDERER.
-_FORMATS = {"json": "json_report", "md": "markdown", "csv": "csv_report", "html": "html"}
-FORMATS = tuple(_FORMATS)
 
 
 @define(frozen=True)
@@ -81,7 +80,7 @@ class Exporter:
 
 
 def renderer(name: str) -> Renderer:
-    found: Renderer = import_module(f"llm_perf_opt.report.{_FORMATS[name]}").RENDERER
+    found: Renderer = import_module(FORMATS[name].module, "llm_perf_opt.report").RENDERER
     return found
 
 
@@ -90,11 +89,11 @@ def exporter(option: ExportOption) -> Exporter:
     return found
 
 
-def chosen(formats: Sequence[str]) -> list[Renderer]:
+def chosen(formats: Collection[str]) -> list[Renderer]:
     """The renderers of these formats, in the order of the registry."""
     return [renderer(name) for name in FORMATS if name in formats]
 
 
-def needs_launches(formats: Sequence[str]) -> bool:
+def needs_launches(formats: Collection[str]) -> bool:
     """Whether one of these formats draws single launches."""
     return any(found.needs_launches for found in chosen(formats))

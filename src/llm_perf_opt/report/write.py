@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 from attrs import evolve
@@ -20,7 +20,7 @@ from llm_perf_opt.rundir.generation import is_ours
 def write_report(
     report: NCUProfileRegionReport,
     out: Path,
-    formats: Sequence[str] = FORMATS,
+    formats: Collection[str] = FORMATS,
     top: int = 30,
     regions: str = BESIDE,
     draft: Draft | None = None,
@@ -50,7 +50,7 @@ def write_report(
 
 
 def draft_folders(
-    report: NCUProfileRegionReport, out: Path, formats: Sequence[str] = FORMATS, top: int = 30, regions: str = BESIDE
+    report: NCUProfileRegionReport, out: Path, formats: Collection[str] = FORMATS, top: int = 30, regions: str = BESIDE
 ) -> Draft:
     """A draft with the files of the single regions: all of a report that does not depend on how its run ended."""
     with _told(out):
@@ -80,12 +80,12 @@ def _told(out: Path) -> Iterator[None]:
         ) from error
 
 
-def _view(report: NCUProfileRegionReport, draft: Draft, formats: Sequence[str], top: int, regions: str) -> View:
+def _view(report: NCUProfileRegionReport, draft: Draft, formats: Collection[str], top: int, regions: str) -> View:
     folders = any(renderer.render_region for renderer in chosen(formats))
     return view_of(evolve(report, generation=draft.generation), top=top, regions_at=regions, folders=folders)
 
 
-def _region_files(view: View, formats: Sequence[str]) -> Iterator[File]:
+def _region_files(view: View, formats: Collection[str]) -> Iterator[File]:
     renderers = [renderer.render_region for renderer in chosen(formats) if renderer.render_region]
     for region in view.regions:
         for render in renderers if region.folder else ():

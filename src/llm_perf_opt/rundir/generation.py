@@ -2,8 +2,8 @@
 
 Every report has a generation, an id that its files carry: `report.json` as a field, pages, pictures and texts in
 their last line, tables (which have no place for it) through the list beside them. A file counts as ours by its own
-content: the generation it carries, or the beginning that only our files have. The list may come from anyone: it can
-make a file less ours (it has changed since) but never more.
+content: the generation it carries, or the beginning that only our files have (`formats`). The list may come from
+anyone: it can make a file less ours (it has changed since) but never more.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from attrs import Factory, define
 
 from llm_perf_opt.diagnosis import Diagnosis, diagnose
 from llm_perf_opt.files import folder_below, write_text
+from llm_perf_opt.formats import begins_like_ours
 from llm_perf_opt.rundir.layout import COMMIT, REPORT_LIST, is_of_report, is_plain
 
 _ID = r"\d{8}T\d{6}-[0-9a-f]{12}"
@@ -30,15 +31,6 @@ _IN_JSON = re.compile(rf'\{{\s*"schema_version":\s*"[^"]*",\s*"generation":\s*"(
 _END = 100  # bytes that hold the mark
 _BEGIN = 4096
 _LARGEST_LIST = 16 << 20
-# How files of ours begin, also those of versions that had no generations.
-_BEGINNINGS = {
-    ".json": rb'\{\s*"schema_version":\s*"[^"]*",\s*"(generation|generated_at)":\s*"',
-    ".html": rb'(?is)<!doctype html>.{0,2000}?<meta name="generator" content="llm-perf-opt',
-    ".md": rb"# (Region report\n\n.*\bllm-perf|Kernels\n\nScope `|Performance summary\n\n.*\bllm-perf|.*\n\n\|  \| inclusive )",
-    ".csv": rb"scope,(kernel_name|region),|(grid,block,)?kernel_name,short_name,|metric,which,",
-    ".svg": rb'<svg xmlns="http://www.w3.org/2000/svg" viewBox="[^"]*" width="\d+" height="\d+" role="img" aria-label="',
-    ".txt": rb".*\n\nSection: ",
-}
 
 
 def new_generation() -> str:
@@ -113,8 +105,7 @@ def look_at_place(root: Path, place: str, *, digest: bool = False) -> Found | No
     except FileNotFoundError:
         return None
     generation = _carried(path.suffix, begin, end)
-    known = _BEGINNINGS.get(path.suffix)
-    return Found(generation, bool(generation or (known and re.match(known, begin))), sha256=sha256)
+    return Found(generation, bool(generation) or begins_like_ours(path.suffix, begin), sha256=sha256)
 
 
 def is_ours(root: Path, place: str) -> bool:

@@ -132,7 +132,7 @@ def try_run(
 
 def _fixes(request: ProfileRequest, path: Path) -> list[Fix]:
     try:
-        return list(make_report([str(path)], known_patterns(request), quiet=True).answer.fixes)
+        return make_report([str(path)], known_patterns(request), quiet=True).answer.stage_fixes
     except UserError:  # nothing was timed, or recorded: levers that fit the program are tried
         return []
 

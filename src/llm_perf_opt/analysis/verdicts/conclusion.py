@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from attrs import evolve
+
 from llm_perf_opt.analysis.rules.all_rules import fix_words
 from llm_perf_opt.analysis.verdicts.evaluated import could_be_a_graph, from_graphs
 from llm_perf_opt.analysis.verdicts.idle_causes import causes_of
 from llm_perf_opt.analysis.verdicts.rules import UNKNOWN, verdict_rules
 from llm_perf_opt.diagnosis import Diagnosis
 from llm_perf_opt.metrics.quantity import nanoseconds, shown
-from llm_perf_opt.regions.fixes import Answer, CodeLine, Fix
+from llm_perf_opt.regions.fixes import AlsoIn, Answer, CodeLine, Fix
 from llm_perf_opt.regions.labels import full_label, host_sentence, once_note, steadily, subject
 from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport, Opportunity, Verdict
 from llm_perf_opt.regions.names import short_kernel_name, visible
@@ -60,7 +62,7 @@ def conclude(report: NCUProfileRegionReport) -> Answer:
         where=_where(stage, stages) + once_note(stage, scope.regions),
         why=_why(stage, verdict),
         do_first=_first(stage, verdict, own),
-        fixes=[*own, *rest],
+        fixes=one_for_each_cause([*own, *rest]),
     )
 
 
@@ -104,6 +106,31 @@ def _fixes(stage: NCUProfileRegion, opportunities: Iterable[Opportunity]) -> lis
         if gain > 0:
             made.append(_fix(stage, group, gain))
     return made
+
+
+def one_for_each_cause(fixes: Iterable[Fix]) -> list[Fix]:
+    """What is one cause in several stages becomes one fix: of the first of them, which names the others.
+
+    The stage of the answer comes first, so that its lines and its fixes stay together; then it is where most is won.
+    """
+    made: list[Fix] = []
+    for fix in fixes:
+        same = next((number for number, other in enumerate(made) if _is_one_cause(fix, other)), None)
+        if same is None:
+            made.append(fix)
+            continue
+        there = AlsoIn(fix.stage, fix.gain_ns, fix.gain_share, fix.because, fix.gain_interval_ns, fix.lines)
+        made[same] = evolve(made[same], also=[*made[same].also, there])
+    return made
+
+
+def _is_one_cause(fix: Fix, other: Fix) -> bool:
+    """Is the same to be done in both, in the same place? Of lines, because each names only those with most time."""
+    if (fix.rule, fix.action) != (other.rule, other.action) or fix.stage == other.stage:
+        return False
+    known = {(line.file, line.line) for line in other.lines}
+    times = {(line.file, line.line): line.time_ns or 0.0 for line in fix.lines}
+    return not known or not times or sum(times[at] for at in times.keys() & known) > sum(times.values()) / 2
 
 
 def _share(group: Iterable[Opportunity]) -> float:
