@@ -62,6 +62,7 @@ class Machine:
 
     def __init__(self, seed: int, gpu: str = "NVIDIA H100 80GB HBM3", sms: int = 132) -> None:
         self.gpu, self.sms = gpu, sms
+        self._major = 8 if "A100" in gpu else 9
         self.device, self.launch, self.launches_by = 0, _LAUNCH, "cudaLaunchKernel"  # of what is launched from now on
         self.ends = float("inf")  # when the recording stops
         self.random = random.Random(seed)
@@ -175,7 +176,7 @@ class Machine:
     def write_trace(self, path: Path, **more: Any) -> Path:
         """As PyTorch's profiler. `more`: of the whole."""
         events: list[dict[str, Any]] = []
-        for one in self.events:
+        for one in self._in_order():
             on_gpu = one["cat"] in ("kernel", "gpu_memcpy")
             start, end = _nanoseconds(one)
             if end / 1e3 > self.ends:  # open at the end: PyTorch's profiler cuts what the host does, and drops the rest
@@ -185,7 +186,7 @@ class Machine:
             place = one["args"].get("device", 0) if on_gpu else PID
             events.append({"ph": "X", **one, "ts": start / 1e3, "dur": (end - start) / 1e3, "pid": place})
         devices = [
-            {"id": number, "name": self.gpu, "computeMajor": 9, "computeMinor": 0, "numSms": self.sms}
+            {"id": number, "name": self.gpu, "computeMajor": self._major, "computeMinor": 0, "numSms": self.sms}
             for number in self._devices()
         ]
         content = {
@@ -208,7 +209,7 @@ class Machine:
         def text(name: str) -> int:
             return names.setdefault(name, len(names))
 
-        for one in self.events:
+        for one in self._in_order():
             start, end = _nanoseconds(one)
             args, thread = one["args"], process + one["tid"]
             is_open = end / 1e3 > self.ends
@@ -264,7 +265,7 @@ class Machine:
         rows["ThreadNames"].append({"nameId": text("python3"), "priority": 20, "globalTid": process + PID})
         rows["TARGET_INFO_GPU"] = [
             {"vmId": 0, "id": number, "name": self.gpu, "memoryBandwidth": 3_352_320_000_000}
-            | {"clockRate": 1_980_000_000, "smCount": self.sms, "computeMajor": 9, "computeMinor": 0}
+            | {"clockRate": 1_980_000_000, "smCount": self.sms, "computeMajor": self._major, "computeMinor": 0}
             for number in self._devices()
         ]
         versions = {
@@ -288,6 +289,11 @@ class Machine:
                 )
         file.close()
         return path
+
+    def _in_order(self) -> list[dict[str, Any]]:
+        """As they began; of two that began together, the outer one, which is noted when it ends, first."""
+        numbered = sorted(enumerate(self.events), key=lambda pair: (pair[1]["ts"], -pair[0]))
+        return [one for _, one in numbered]
 
     def _devices(self) -> list[int]:
         return sorted({one["args"].get("device", 0) for one in self.events} | {0})

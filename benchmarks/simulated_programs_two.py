@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 from simulated_machine import PID, Machine
 
@@ -64,7 +65,7 @@ def run_ahead(m: Machine, most: float, stream: int = MAIN) -> None:
     m.now = max(m.now, m.free.get(stream, 0.0) - most)
 
 
-def op(m: Machine, operator: str, kernel: str, time: float, host: float = 10.0, **args: object) -> float:
+def op(m: Machine, operator: str, kernel: str, time: float, host: float = 10.0, **args: Any) -> float:
     with m.span("cpu_op", operator, **args):
         m.works(host)
         return m.kernel(kernel, time)
@@ -298,8 +299,11 @@ def tuned_pretraining(m: Machine) -> None:
 
 def lora(m: Machine) -> None:
     """LoRA of rank 10: its products have kernels that read two values at a time, and take 46 % of the time."""
-    wide = {"Input Dims": [[8192, 4096], [4096, 4096]], "Input type": ["c10::BFloat16", "c10::BFloat16"]}
-    thin = {"Input Dims": [[8192, 4096], [4096, 10]], "Input type": ["c10::BFloat16", "c10::BFloat16"]}
+    wide: dict[str, Any] = {
+        "Input Dims": [[8192, 4096], [4096, 4096]],
+        "Input type": ["c10::BFloat16", "c10::BFloat16"],
+    }
+    thin: dict[str, Any] = {"Input Dims": [[8192, 4096], [4096, 10]], "Input type": ["c10::BFloat16", "c10::BFloat16"]}
     for step in range(6):
         with m.span("user_annotation", f"ProfilerStep#{step}"):
             for _ in range(64):
@@ -655,12 +659,12 @@ def eager_server(m: Machine) -> None:
         for _ in range(30 if request else 24):
             with m.span("user_annotation", "decode"):
                 for _ in range(32):
-                    for name, time in (
+                    for name, lasts in (
                         (NORM, 2.5), (NVJET_SMALL, 9), (ROPE, 2.2), (CACHE, 2.2), (PAGED, 8), (NVJET_SMALL, 7), (NORM, 2.5),
                         (NVJET_SMALL, 13), (ACT, 2.4),
                     ):  # fmt: skip
                         m.works(21)
-                        m.kernel(name, time)
+                        m.kernel(name, lasts)
                 m.waits()
 
 
@@ -848,9 +852,13 @@ def repeated_heads(m: Machine) -> None:
         with m.span("user_annotation", "prefill"):
             for _ in range(40):
                 op(m, "aten::linear", NVJET, 350)
-                with m.span("python_function", "transformers/models/llama/modeling_llama.py(187): repeat_kv"):
-                    op(m, "aten::expand", EXPAND, 210)
-                    op(m, "aten::expand", EXPAND, 210)
+                for _ in "kv":
+                    with (
+                        m.span("python_function", "transformers/models/llama/modeling_llama.py(187): repeat_kv"),
+                        m.span("cpu_op", "aten::reshape"),
+                        m.span("cpu_op", "aten::clone"),
+                    ):
+                        op(m, "aten::copy_", EXPAND, 210)
                 op(m, "aten::scaled_dot_product_attention", FLASH2, 230)
                 op(m, "aten::linear", NVJET, 80)
             m.waits()
@@ -1019,6 +1027,198 @@ def engine(m: Machine) -> None:
         run_ahead(m, 6_000)
 
 
+# -- of the last round: written after what the first had got wrong had been mended -----------------------
+
+
+def neighbours(m: Machine) -> None:
+    """A graph network: neighbours are sampled on the host for 14 ms, features go up from pageable memory for 11; 10 of work."""
+    for _ in range(30):
+        with m.span("user_annotation", "train_batch"):
+            with (
+                m.span("user_annotation", "sample_neighbors"),
+                m.span("python_function", "dgl/sampling/neighbor.py(410): sample_neighbors"),
+            ):
+                m.works(14_000)
+            with m.span("cpu_op", "aten::to"), m.span("cpu_op", "aten::copy_"):
+                m.copy("HtoD", 66e6, 6)
+            for _ in range(12):
+                op(m, "aten::index_select", SELECT, 250)
+                op(m, "aten::mm", NVJET, 480)
+                op(m, "aten::relu", ADD, 80)
+            m.waits()
+
+
+def searched_on_the_host(m: Machine) -> None:
+    """Speech: 12 ms of an encoder, probabilities come down pinned in 1 ms, and the host searches beams for 30 ms."""
+    for _ in range(25):
+        with m.span("user_annotation", "transcribe_batch"):
+            for _ in range(24):
+                op(m, "aten::linear", NVJET, 300)
+                op(m, "aten::scaled_dot_product_attention", FLASH2, 190)
+            m.copy("DtoH", 24e6, 24, pinned=True)
+            m.waits()
+            with (
+                m.span("user_annotation", "ctc_decode"),
+                m.span("python_function", "pyctcdecode/decoder.py(514): decode_beams"),
+            ):
+                m.works(30_000)
+
+
+def two_networks(m: Machine) -> None:
+    """Generator and discriminator, each busy; the host is far ahead."""
+    conv = "sm90_xmma_fprop_implicit_gemm_bf16bf16_bf16f32_f32_nhwckrsc_nhwc_tilesize128x256x64_warpgroupsize2x1x1_g1_execute_segment_k_off_kernel__5x_cudnn"
+    for _ in range(20):
+        for name in ("discriminator_step", "generator_step"):
+            with m.span("user_annotation", name):
+                for _ in range(30):
+                    op(m, "aten::cudnn_convolution", conv, 700)
+                    op(m, "aten::leaky_relu", ADD, 45)
+                m.kernel(ADAM, 700)
+            run_ahead(m, 10_000)
+    m.waits()
+
+
+def eight_bits(m: Machine) -> None:
+    """LLM.int8() token by token: six small kernels for each product, 25 µs apart."""
+    for _ in range(25):
+        with m.span("user_annotation", "generate_token"):
+            for _ in range(24 * 4):
+                with m.span("python_function", "bitsandbytes/autograd/_functions.py(287): forward"):
+                    for operator, name, time in (
+                        ("aten::abs", ADD, 2.5), ("bitsandbytes::int8_vectorwise_quant", "void kInt8VectorQuant<__half, 1024, 0>(__half*, signed char*, float*, float, int, int)", 3),
+                        ("bitsandbytes::int8_linear_matmul", "void cutlass::Kernel2<cutlass_80_tensorop_i16832gemm_s8_128x64_64x6_tn_align16>(cutlass_80_tensorop_i16832gemm_s8_128x64_64x6_tn_align16::Params)", 8),
+                        ("bitsandbytes::int8_mm_dequant", "void kdequant_mm_int32_fp16<4, 512>(int*, float*, float*, __half*, __half*, int, int, int)", 3),
+                        ("aten::mul", MUL, 2.5), ("aten::add", ADD, 2.5),
+                    ):  # fmt: skip
+                        op(m, operator, name, time, 20)
+            m.waits()
+
+
+def late_reader(m: Machine, rank: int = 0) -> None:
+    """Rank 0 reads its shard from a slow disk in every step: rank 1 waits 25 of 70 ms for it in the first all-gather."""
+    for step in range(8):
+        begin = 1_000_000.0 + step * 72_000
+        m.now = max(m.now, begin)
+        with m.span("user_annotation", f"ProfilerStep#{step}"):
+            if rank == 0:
+                with m.span("user_annotation", "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"):
+                    m.now += 25_000
+            for layer in range(16):
+                with m.span("cpu_op", "nccl:_all_gather_base"):
+                    m.works(20)
+                    ready = max(m.now + 8, m.free.get(MAIN, 0.0))
+                    arrives = begin + 25_700 + layer * 2_700
+                    m.free[MAIN] = m.kernel(GATHER, arrives - ready, stream=30, grid=24, after=ready, spread=0.0)
+                op(m, "aten::mm", NVJET, 1_300)
+                op(m, "aten::_flash_attention_forward", FLASH2, 700)
+            m.kernel(ADAM, 900)
+            m.waits()
+
+
+def scheduler_on_the_host(m: Machine) -> None:
+    """Each step of a diffusion: 30 ms of a U-Net, then its result goes down, a scheduler in NumPy takes 13 ms, and up again."""
+    for _ in range(25):
+        with m.span("user_annotation", "denoising_step"):
+            for _ in range(40):
+                m.works(15)
+                m.kernel(NVJET, 400)
+                m.kernel(FLASH2, 350)
+            m.copy("DtoH", 1e6, 6)
+            with (
+                m.span("user_annotation", "scheduler_step"),
+                m.span("python_function", "pipeline/scheduler.py(88): step"),
+            ):
+                m.works(13_000)
+            m.copy("HtoD", 1e6, 6)
+
+
+def graph_trees(m: Machine) -> None:
+    """torch.compile with CUDA graphs: each forward is one replay of 5 ms, launched ahead; fused kernels, 99 % busy."""
+    nodes = [
+        pair
+        for _ in range(24)
+        for pair in ((TRITON, 12), (NVJET, 70), (FLASH2, 40), (NVJET, 35), (TRITON_POINT, 16), (NVJET, 60))
+    ]
+    for _ in range(60):
+        with m.span("user_annotation", "score_batch"), m.span("cpu_op", "CUDAGraphTreeManager.run"):
+            m.works(200)
+            m.copy("HtoD", 60e3, 10, pinned=True)
+            m.graph(nodes, gap=0.2)
+        run_ahead(m, 9_000)
+    m.waits()
+
+
+def experts_beside(m: Machine) -> None:
+    """Experts whose all-to-alls run beside the attention of the other half of the batch: 2 % of the time is left over."""
+    for step in range(6):
+        with m.span("user_annotation", f"iteration {step}"):
+            for _ in range(32):
+                m.works(60)
+                done = m.kernel(FLASH3, 700)
+                sent = m.kernel(SEND, 640, stream=24, grid=16, after=done)
+                m.kernel(NVJET, 750)
+                m.free[MAIN] = max(m.free[MAIN], sent)
+                m.works(30)
+                done = m.kernel("_grouped_gemm_kernel", 1_500)
+                m.kernel(SEND, 640, stream=24, grid=16, after=done)
+                m.kernel(NVJET, 700)
+                run_ahead(m, 9_000)
+            m.free[MAIN] = max(m.free[MAIN], m.free[24])
+        m.waits(stream=None)
+
+
+def starved(m: Machine) -> None:
+    """Four workers that are too slow: three steps of 45 ms have their batch, the fourth waits 130 ms for it."""
+    for step in range(24):
+        with m.span("user_annotation", f"ProfilerStep#{step}"):
+            with m.span("user_annotation", "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"):
+                m.works(130_000 if step % 4 == 3 else 300)
+            m.copy("HtoD", 20e6, 24, pinned=True)
+            for _ in range(30):
+                op(m, "aten::mm", NVJET, 1_000)
+                op(m, "aten::_flash_attention_forward", FLASH2, 480)
+            m.waits()
+
+
+def perplexity(m: Machine) -> None:
+    """Logits of every position go to pageable memory, 300 MB in 55 ms, of 125 ms a batch."""
+    for _ in range(12):
+        with m.span("user_annotation", "evaluate_batch"):
+            for _ in range(32):
+                op(m, "aten::linear", NVJET, 1_500)
+                op(m, "aten::scaled_dot_product_attention", FLASH2, 650)
+            with m.span("cpu_op", "aten::to"), m.span("cpu_op", "aten::copy_"):
+                m.copy("DtoH", 300e6, 5.5)
+
+
+def retrieval(m: Machine) -> None:
+    """Two layers of attention over items looked up by index_select, which takes 42 % of the time; busy. No cache is there."""
+    for _ in range(60):
+        with m.span("user_annotation", "score_users"):
+            for _ in range(4):
+                op(m, "aten::index_select", SELECT, 620)
+            for _ in range(2):
+                op(m, "aten::linear", NVJET, 900)
+                op(m, "aten::scaled_dot_product_attention", FLASH2, 350)
+                op(m, "aten::linear", NVJET, 450)
+            run_ahead(m, 5_000)
+    m.waits()
+
+
+def pictures(m: Machine) -> None:
+    """A range called sample: 700 ms of a U-Net, a picture that comes down in 4 ms, and is written as PNG for 320 ms."""
+    for _ in range(6):
+        with m.span("user_annotation", "sample"):
+            for _ in range(30):
+                for _ in range(40):
+                    m.works(15)
+                    m.kernel(NVJET, 380)
+                    m.kernel(FLASH2, 200)
+            m.copy("DtoH", 25e6, 6)
+            with m.span("python_function", "PIL/Image.py(2470): save"):
+                m.works(320_000)
+
+
 A100 = ("NVIDIA A100-SXM4-80GB", 108)
 H100 = ("NVIDIA H100 80GB HBM3", 132)
 H200 = ("NVIDIA H200", 132)
@@ -1033,7 +1233,7 @@ GPUS = {
     "engine": H200,
     "long_prompt": H200,
 }
-RANKS = {"tensor_parallel": 2, "uneven_pipeline": 4, "late_of_four": 4, "uneven_experts": 2}
+RANKS = {"tensor_parallel": 2, "uneven_pipeline": 4, "late_of_four": 4, "uneven_experts": 2, "late_reader": 2}
 ALIKE: tuple[Callable[[Machine], None], ...] = (
     *(fsdp_prefetched, fsdp_in_turn, taking_turns, two_at_once, reduced_decode, tuned_pretraining, lora, clipped_one_by_one),
     *(casts_of_weights, large_vocabulary, zero_offload, saved_beside, activations_fetched, evaluated_by_item, trainer_collates),
@@ -1041,8 +1241,16 @@ ALIKE: tuple[Callable[[Machine], None], ...] = (
     *(eager_server, transcription, safety_on_the_host, tokenised_in_line, one_pair_at_a_time, beams, concatenated_cache, marlin),
     *(dequantised, many_rows, drafts_by_graph, sampled_on_the_host, repeated_heads, long_prompt, scan_in_python, boxes),
     *(few_requests, taken_each_time, frames, both_ways_beside, middle_of_a_run, end_of_a_run, slow_host, engine),
+    *(neighbours, searched_on_the_host, two_networks, eight_bits, scheduler_on_the_host, graph_trees, experts_beside, starved),
+    *(perplexity, retrieval, pictures),
 )  # fmt: skip
-APART: tuple[Callable[[Machine, int], None], ...] = (tensor_parallel, uneven_pipeline, late_of_four, uneven_experts)
+APART: tuple[Callable[[Machine, int], None], ...] = (
+    tensor_parallel,
+    uneven_pipeline,
+    late_of_four,
+    uneven_experts,
+    late_reader,
+)
 PROGRAMS = {one.__name__: one for one in (*ALIKE, *APART)}
 
 

@@ -27,8 +27,9 @@ SHARED_NAMES = ("__init__.py", "argv.py", "columns.py", "files.py")
 # 72,900 without events of traces that are read side by side from their text, in two processes, and what is warm-up of a recording without ranges.
 # 73,750 without gains of kernels that ran at a lower clock in the recording, trials of calls that run once and are compiled,
 # gaps with their cause in Perfetto, waits between tokens, and comparisons that know who waited for a CPU and which profiler recorded.
+# 74,500 without caches that beams reorder, samplers in NumPy, and losses, casts and repeated heads in traces without shapes.
 # Raised only with a capability, in the commit that brings it.
-MOST_LINES = 74_500
+MOST_LINES = 74_600
 
 # Words of the last column of the table in CONTRIBUTING.md, as far as they have no other meaning in this field.
 NOT_OURS = re.compile(
