@@ -11,7 +11,7 @@ import gzip
 import json
 import random
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -62,6 +62,9 @@ class Machine:
 
     def __init__(self, seed: int, gpu: str = "NVIDIA H100 80GB HBM3", sms: int = 132) -> None:
         self.gpu, self.sms = gpu, sms
+        self._major = 8 if "A100" in gpu else 9
+        self.device, self.launch, self.launches_by = 0, _LAUNCH, "cudaLaunchKernel"  # of what is launched from now on
+        self.ends = float("inf")  # when the recording stops
         self.random = random.Random(seed)
         self.now = 1_000_000.0
         self.thread = PID
@@ -108,11 +111,11 @@ class Machine:
         spread: float = 0.04,
     ) -> float:
         """Launch it; returns when it is done. `after`: another stream's work that it waits for."""
-        number = self.call("cudaLaunchKernel", self.about(_LAUNCH, 0.2))
+        number = self.call(self.launches_by, self.about(self.launch, 0.2))
         args = {"grid": [grid, 1, 1], "block": [block, 1, 1], "registers per thread": 64, "shared memory": 0}
         return self._run("kernel", name, self.about(time, spread), stream, number, after, args)
 
-    def graph(self, kernels: list[tuple[str, float]], stream: int = 7, gap: float = 0.9) -> float:
+    def graph(self, kernels: Sequence[tuple[str, float]], stream: int = 7, gap: float = 0.9) -> float:
         """One launch of a CUDA graph, whose nodes are recorded."""
         number, done = self.call("cudaGraphLaunch", self.about(25, 0.2)), 0.0
         for node, (name, time) in enumerate(kernels, 1):
@@ -155,7 +158,7 @@ class Machine:
         self, kind: str, name: str, time: float, stream: int, number: int, after: float, args: dict[str, Any]
     ) -> float:
         start = max(self.now + _ARRIVES, self.free.get(stream, 0.0), after)
-        own = {"device": 0, "context": 1, "stream": stream, "correlation": number}
+        own = {"device": self.device, "context": 1 + self.device, "stream": stream, "correlation": number}
         self._event(kind, name, start, time, stream, {**own, **args})
         self.free[stream] = start + time + 0.4
         return start + time
@@ -163,21 +166,32 @@ class Machine:
     def _event(self, kind: str, name: str, start: float, time: float, thread: int, args: dict[str, Any]) -> None:
         self.events.append({"cat": kind, "name": name, "ts": start, "dur": time, "tid": thread, "args": args})
 
+    def recorded(self, begin: float = 0.0, ends: float = float("inf")) -> None:
+        """The profiler runs between these times alone; what began before is not seen, what is open at the end is cut."""
+        self.events = [one for one in self.events if begin <= one["ts"] < ends]
+        self.ends = ends
+
     # -- what a profiler writes --------------------------------------------------------------------
 
     def write_trace(self, path: Path, **more: Any) -> Path:
         """As PyTorch's profiler. `more`: of the whole."""
         events: list[dict[str, Any]] = []
-        for one in self.events:
+        for one in self._in_order():
             on_gpu = one["cat"] in ("kernel", "gpu_memcpy")
             start, end = _nanoseconds(one)
-            events.append(
-                {"ph": "X", **one, "ts": start / 1e3, "dur": (end - start) / 1e3, "pid": 0 if on_gpu else PID}
-            )
-        device = {"id": 0, "name": self.gpu, "computeMajor": 9, "computeMinor": 0, "numSms": self.sms}
+            if end / 1e3 > self.ends:  # open at the end: PyTorch's profiler cuts what the host does, and drops the rest
+                if on_gpu:
+                    continue
+                end = round(self.ends * 1e3)
+            place = one["args"].get("device", 0) if on_gpu else PID
+            events.append({"ph": "X", **one, "ts": start / 1e3, "dur": (end - start) / 1e3, "pid": place})
+        devices = [
+            {"id": number, "name": self.gpu, "computeMajor": self._major, "computeMinor": 0, "numSms": self.sms}
+            for number in self._devices()
+        ]
         content = {
             "schemaVersion": 1,
-            "deviceProperties": [device],
+            "deviceProperties": devices,
             **more,
             "traceEvents": events,
             "traceName": path.name,
@@ -195,11 +209,16 @@ class Machine:
         def text(name: str) -> int:
             return names.setdefault(name, len(names))
 
-        for one in self.events:
+        for one in self._in_order():
             start, end = _nanoseconds(one)
             args, thread = one["args"], process + one["tid"]
+            is_open = end / 1e3 > self.ends
+            if is_open and one["cat"] != "user_annotation":
+                continue
+            device = args.get("device", 0)
             gpu = {
-                **{"start": start, "end": end, "deviceId": 0, "contextId": 1, "streamId": args.get("stream")},
+                **{"start": start, "end": end, "deviceId": device, "contextId": 1 + device},
+                "streamId": args.get("stream"),
                 **{
                     "correlationId": args.get("correlation"),
                     "globalPid": process,
@@ -209,7 +228,7 @@ class Machine:
             if one["cat"] == "user_annotation":
                 row = {
                     "start": start,
-                    "end": end,
+                    "end": None if is_open else end,
                     "eventType": 59,
                     "text": one["name"],
                     "globalTid": thread,
@@ -244,10 +263,11 @@ class Machine:
                 rows["CUPTI_ACTIVITY_KIND_KERNEL"].append({**gpu, **called, **sizes, "registersPerThread": 64, **zeros})
         rows["PROCESSES"].append({"globalPid": process, "pid": PID, "name": "python3"})
         rows["ThreadNames"].append({"nameId": text("python3"), "priority": 20, "globalTid": process + PID})
-        rows["TARGET_INFO_GPU"].append(
-            {"vmId": 0, "id": 0, "name": self.gpu, "memoryBandwidth": 3_352_320_000_000, "clockRate": 1_980_000_000}
-            | {"smCount": self.sms, "computeMajor": 9, "computeMinor": 0}
-        )
+        rows["TARGET_INFO_GPU"] = [
+            {"vmId": 0, "id": number, "name": self.gpu, "memoryBandwidth": 3_352_320_000_000}
+            | {"clockRate": 1_980_000_000, "smCount": self.sms, "computeMajor": self._major, "computeMinor": 0}
+            for number in self._devices()
+        ]
         versions = {
             "EXPORT_SCHEMA_VERSION": "3.20.1",
             "EXPORT_SCHEMA_VERSION_MAJOR": "3",
@@ -269,6 +289,14 @@ class Machine:
                 )
         file.close()
         return path
+
+    def _in_order(self) -> list[dict[str, Any]]:
+        """As they began; of two that began together, the outer one, which is noted when it ends, first."""
+        numbered = sorted(enumerate(self.events), key=lambda pair: (pair[1]["ts"], -pair[0]))
+        return [one for _, one in numbered]
+
+    def _devices(self) -> list[int]:
+        return sorted({one["args"].get("device", 0) for one in self.events} | {0})
 
 
 def _nanoseconds(event: dict[str, Any]) -> tuple[int, int]:

@@ -1,10 +1,11 @@
 """What reports answer about recordings that nobody tuned for. One table: right, unsure, wrong, none.
 
-    python benchmarks/unseen_answers.py [--shared DIR] [--packages DIR] [--round 1..6] [--only TEXT]
+    python benchmarks/unseen_answers.py [--shared DIR] [--packages DIR] [--round 1..8] [--only TEXT]
 
 `unseen/printed_kernels.toml` has kernels as ncu printed them for other people; `unseen/parts.toml` parts of public
 recordings (`recording_parts.py`); `unseen/packages.toml` whole recordings that lie in source distributions of packages,
-below `--packages` once they are unpacked there; `unseen/simulated.toml` programs on paper (`simulated_programs.py`). The truth of each was written down from the numbers, or by scripts of their own over
+below `--packages` once they are unpacked there; `unseen/simulated.toml` programs on paper (`simulated_programs.py`),
+`unseen/simulated_two.toml` more of them, by someone else (`simulated_programs_two.py`). The truth of each was written down from the numbers, or by scripts of their own over
 the file, before the product was asked; what a round got wrong was mended by its mechanism, and only then the next round
 was asked. `first_look` is what came out when a case was asked for the first time. Recordings that are
 not there are left out. Results go to benchmarks/results/unseen-answers.{json,md}.
@@ -26,6 +27,8 @@ from typing import Any
 
 from attrs import define
 
+import simulated_programs
+import simulated_programs_two
 from answers import NONE, Case, rate
 from llm_perf_opt.analysis.report_options import ReportOptions
 from llm_perf_opt.api.reporting import make_report
@@ -34,14 +37,13 @@ from llm_perf_opt.regions.fixes import Answer
 from llm_perf_opt.version import __version__
 from provenance import commit
 from recording_parts import cut
-from simulated_programs import simulate
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 SHARED = ROOT.parent / "shared" / "data"
 RESULTS = HERE / "results"
 PACKAGES = SHARED / "packages"
-ROUNDS = (1, 2, 3, 4, 5, 6)
+ROUNDS = (1, 2, 3, 4, 5, 6, 7, 8)
 KINDS = {  # by the key that only entries of that kind have
     "kernel": "kernels that ncu printed",
     "part": "parts of recordings",
@@ -80,7 +82,7 @@ def unseen() -> Iterator[Unseen]:
         yield _unseen({"files": "", "stage": "*", **entry})
     for entry in _entries("parts"):
         yield _unseen({"shared": True, **entry})
-    for entry in (*_entries("packages"), *_entries("simulated")):
+    for entry in (*_entries("packages"), *_entries("simulated"), *_entries("simulated_two")):
         yield _unseen({"files": "", **entry})
 
 
@@ -100,7 +102,9 @@ def recordings(one: Unseen, shared: Path, packages: Path, folder: Path) -> list[
     if "kernel" in one.source:
         return [printed(one.source, folder / "printed.csv")]
     if "program" in one.source:
-        return simulate(one.source["program"], one.source["form"], folder)
+        program = one.source["program"]
+        programs = simulated_programs if program in simulated_programs.PROGRAMS else simulated_programs_two
+        return programs.simulate(program, one.source["form"], folder)
     if "package" in one.source:
         path = packages / one.source["path"]
         found = path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() == one.source["sha256"]
@@ -226,7 +230,8 @@ def _page(head: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str:
         "What a round got wrong at the first look was mended by its mechanism before the next was asked; the recordings of the "
         "third were found after that. Parts are of recordings whose whole the answer suite has; they were asked once the "
         "kernels of the first two rounds had been mended. Whole recordings lie in source distributions of packages, found for the "
-        "fourth round; simulated programs were written for it, and those of the fifth and sixth each once the faults of the one before had been mended.",
+        "fourth round; simulated programs were written for it, and those of the fifth and sixth each once the faults of the one before had been mended. "
+        "The programs of the seventh and eighth are by someone who had not built the product, and had not seen its rules.",
         "",
         "| recording | round | first look | now | said: stage, verdict, first fix | an expert says | because |",
         "|---|---|---|---|---|---|---|",

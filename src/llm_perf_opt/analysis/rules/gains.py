@@ -163,6 +163,7 @@ def found_in_kernels(
     kind: str = "kernels",
     least: float = LEAST,
     waiting: float = 0.0,
+    texts: str = "",
     **words: str,
 ) -> Iterator[Found]:
     """The finding of a rule about the kernels of some rows, where it is worth a word; they are taken then.
@@ -187,6 +188,7 @@ def found_in_kernels(
         family="+".join(families),
         words={"families": family_names(families), **words},
         kernels=list(dict.fromkeys(short_kernel_name(one.kernel) for one in longest))[:_NAMED],
+        texts=texts,
         interval=(nanoseconds(gain.low * scale), nanoseconds(gain.high * scale)),
     )
 

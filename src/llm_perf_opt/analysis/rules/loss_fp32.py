@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from llm_perf_opt.analysis.rules.gains import Gain, at_peak, found_in_kernels, unclaimed
+import numpy as np
+
+from llm_perf_opt.analysis.rules.gains import Gain, at_peak, found_in_kernels, named, unclaimed
 from llm_perf_opt.analysis.rules.rule import Rule, Words
 from llm_perf_opt.analysis.verdicts.evaluated import Evaluated
 from llm_perf_opt.analysis.verdicts.findings import Found
-from llm_perf_opt.analysis.verdicts.launched import LaunchKind
+from llm_perf_opt.analysis.verdicts.launched import Launched, LaunchKind
+from llm_perf_opt.regions.columns import Bools
 from llm_perf_opt.regions.tensors import Tensor
 
 _VOCABULARY = 8192
@@ -20,11 +23,13 @@ def _find(of: Evaluated) -> Iterator[Found]:
     logits = {t for kind in launched.kinds if _is_loss(kind) for t in kind.tensors if _is_wide(t)}
     casts = {t.dims for kind in launched.kinds if _is_cast(kind) for t in kind.tensors}
     shapes = {tensor.dims for tensor in logits} & casts
-    if not shapes:
-        return
     rows = unclaimed(
         of, lambda kind: (_is_loss(kind) or _is_cast(kind)) and any(t.dims in shapes for t in kind.tensors)
     )
+    if not shapes:
+        rows = _by_name(launched) & of.free.rows
+    if not rows.any():
+        return
     softmax = rows & launched.fits(lambda kind: kind.under("aten::_log_softmax", "aten::_softmax"))
     size = launched.sum(softmax, lambda kind: max((float(t.elements) for t in kind.tensors), default=None))
     best = at_peak(of.gpu, 0.0, "", (size or 0.0) * 2 * _PASSES)
@@ -34,6 +39,14 @@ def _find(of: Evaluated) -> Iterator[Found]:
     else:
         gain = Gain(*(max(whole - one, 0.0) for one in (best.likely, 2 * best.high, 0.7 * best.low)))
     yield from found_in_kernels(of, "loss.fp32", rows, gain)
+
+
+def _by_name(launched: Launched) -> Bools:
+    """Without shapes: log-softmax over more than 1024 values of fp32, as its kernels' names tell, and copies right before and behind: the casts."""
+    softmax = launched.fits(lambda kind: not kind.tensors and named("log_softmax_fp32", kind.kernel))
+    copies = launched.fits(lambda kind: kind.family == "copy")
+    casts = copies & (np.append(softmax[1:], False) | np.append(False, softmax[:-1]))
+    return softmax | casts if launched.ordered and casts.any() else np.zeros_like(softmax)
 
 
 def _is_loss(kind: LaunchKind) -> bool:
@@ -53,13 +66,12 @@ RULE = Rule(
     id="loss.fp32",
     title="Cross entropy in fp32 over the vocabulary",
     costs="Logits are the largest tensor of a training step; in fp32 they pass through memory a dozen times.",
-    seen="Softmax over 8192 values or more in fp32, on logits that were cast from 16 bits in the same shape.",
+    seen="Softmax over 8192 values or more in fp32, on logits that were cast from 16 bits in the same shape; if shapes were not recorded, log-softmax kernels whose names say fp32, beside a cast.",
     words=Words(
         because="{families}, {time} of {now}, move fp32 logits through memory",
         action="fuse the loss: torch.compile around it (the cast stays on the chip), or a fused or chunked cross entropy (Liger, cut-cross-entropy)",
     ),
     find=_find,
-    operators=True,
     gain="All except four passes over the logits in 16 bits.",
     before="loss = F.cross_entropy(logits.float(), words)",
     after="loss = torch.compile(cross_entropy)(logits, words)",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from llm_perf_opt.analysis.rules.gains import LEAST
@@ -13,6 +14,8 @@ from llm_perf_opt.metrics.quantity import nanoseconds, shown
 
 _SAMPLES = tuple(f"aten::{name}" for name in ("topk", "sort", "multinomial", "softmax", "argmax", "cumsum", "max"))
 _VOCABULARY = 1000  # the last dimension of logits, at least
+_SAMPLER = re.compile(r"(?<![a-z])sampl(e|er|ing)(?![a-z])", re.IGNORECASE)
+_NAMED_CAUSES = ("host.python", "host.unknown", "host.graphs", "host.sync")
 _CAUSES = ("host.sync", "host.python", "host.unknown", "launch.graph", "copy.host")
 
 
@@ -24,6 +27,7 @@ def _find(of: Evaluated) -> Iterator[Found]:
     ]
     time = sum(one.time_ns for one in found)
     if time < LEAST * of.light.now.of("ns"):
+        yield from _by_name(of)
         return
     idle = of.free.take_idle(_CAUSES, of.light.waiting_ns)
     copies = of.split.exposed_copies
@@ -34,17 +38,33 @@ def _find(of: Evaluated) -> Iterator[Found]:
         yield idle_found(of, "sampling.host", won, what)
 
 
+def _by_name(of: Evaluated) -> Iterator[Found]:
+    """Code that is called sampling, beside copies that nothing hides: NumPy, or a loop over tokens, is no operator."""
+    copies = of.split.exposed_copies.of("ns") if of.split.exposed_copies is not None else 0.0
+    parts = {rule: part for rule in _NAMED_CAUSES if (part := of.free.idle.get(rule)) is not None}
+    times = {
+        rule: sum(cause.time_ns for cause in part.causes if _SAMPLER.search(cause.what)) for rule, part in parts.items()
+    }
+    idle, least = sum(times.values()), LEAST * of.light.now.of("ns")
+    memory = of.region.inclusive.memory
+    if min(idle, copies) < least or 2 * memory.upload_bytes >= memory.host_bytes:  # logits come down
+        return
+    what = max(parts, key=lambda rule: times[rule])
+    taken = sum(of.free.take_idle((rule,), time) for rule, time in times.items())
+    of.free.copies = 0.0
+    yield idle_found(of, "sampling.host", taken + copies, f"{parts[what].what}; copies {shown(nanoseconds(copies))}")
+
+
 RULE = Rule(
     id="sampling.host",
     title="Sampling on the host",
     costs="Logits of the whole vocabulary go to the CPU, which sorts them while the GPU waits.",
-    seen="Operators that sample (topk, sort, softmax, multinomial) over a thousand values or more and launch nothing: they run on the CPU.",
+    seen="Operators that sample (topk, sort, softmax, multinomial) over a thousand values or more and launch nothing: they run on the CPU. Or ranges and functions of such names while the GPU waits, next to copies to the host with nothing beside them.",
     words=Words(
         because="the GPU waits {time} of {now} while the host samples ({what})",
         action="sample on the GPU: topk, softmax and multinomial there, and copy the chosen tokens only",
     ),
     find=_find,
-    operators=True,
     gain="The idle time, plus the copies of logits during which nothing else runs.",
     before="word = sample(logits.cpu())",
     after='word = sample(logits)  # and word.to("cpu", non_blocking=True) where it is needed',

@@ -8,7 +8,7 @@ from attrs import define, evolve
 
 from llm_perf_opt.analysis.verdicts.findings import Found
 from llm_perf_opt.analysis.verdicts.rules import Facts, cannot_tell
-from llm_perf_opt.metrics.collective_kinds import kind_of
+from llm_perf_opt.metrics.collective_kinds import EXCHANGE, kind_of
 from llm_perf_opt.metrics.families import COLLECTIVE
 from llm_perf_opt.metrics.quantity import Quantity, nanoseconds, shown
 from llm_perf_opt.regions.model import NCUProfileRegion, TimeSplit, Verdict
@@ -61,6 +61,9 @@ class Communication:
     exposed: Quantity
     skew: RankWaiting | None  # None: one rank, or nobody waits
     odd: OddCollective | None  # only where there is one rank
+    exchanged: bool = (
+        False  # messages from rank to rank, most of it: how long they wait for their other end is not known
+    )
 
     @staticmethod
     def of(region: NCUProfileRegion, split: TimeSplit, skew: RankWaiting | None) -> Communication:
@@ -68,7 +71,9 @@ class Communication:
         if skew is not None:
             return Communication(exposed, evolve(skew, waiting=min(skew.waiting, exposed)), None)
         odd = odd_collective(region) if exposed.value else None
-        return Communication(exposed, None, odd if odd and odd.excess > exposed * _ODD_SHARE else None)
+        return Communication(
+            exposed, None, odd if odd and odd.excess > exposed * _ODD_SHARE else None, _exchanged(region)
+        )
 
     def add_facts(self, facts: Facts, now: Quantity | None) -> None:
         time = now.of("ns") if now else 0.0
@@ -109,4 +114,11 @@ class Communication:
             yield Found("comm.skew", _KIND, waiting, waiting, COLLECTIVE, words, texts="comm.skew.unsure")
         exposed = min(self.exposed, now) - waiting
         if exposed.value > 0:
-            yield Found("comm.exposed", _KIND, exposed, exposed, family=COLLECTIVE)
+            texts = "comm.exposed.messages" if self.exchanged else ""
+            yield Found("comm.exposed", _KIND, exposed, exposed, family=COLLECTIVE, texts=texts)
+
+
+def _exchanged(region: NCUProfileRegion) -> bool:
+    times = [(record.total_ms or 0.0, record.kernel_name) for record in region.kernels if record.family == COLLECTIVE]
+    messages = sum(time for time, name in times if kind_of(name) == EXCHANGE)
+    return 2 * messages > sum(time for time, _ in times)

@@ -51,6 +51,7 @@ class IdlePart:
     rule: str
     time_ns: float
     what: str  # in words
+    causes: Sequence[IdleCause] = ()
 
     @property
     def texts(self) -> str:
@@ -123,7 +124,7 @@ def idle_parts(idle: IdleTime, graphable: bool, graphs: bool) -> list[IdlePart]:
     """
     groups = _by_rule(idle, graphable, graphs)
     found = [
-        IdlePart(rule, float(sum(one.time_ns for one in group)), _what(group))
+        IdlePart(rule, float(sum(one.time_ns for one in group)), _what(group), group)
         for rule, group in groups.items()
         if not rule.startswith(_NO_RULE)
     ]

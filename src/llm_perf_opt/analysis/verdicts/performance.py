@@ -56,6 +56,7 @@ from llm_perf_opt.regions.model import (
 from llm_perf_opt.regions.timing import Steps, Timing
 
 WORKLOAD_DOMAIN = "LLM"  # the built-in workload marks its stages there
+_TURNS = 0.75  # of the work that several GPUs could do at once, up to which they do not work together
 _FEWEST_LAUNCHES = 3  # of a whole recording, below which nothing about the program is certain
 _UNCOUNTED = 0.02  # part of the kernel time above which uncounted matrix products are mentioned
 
@@ -177,6 +178,8 @@ class Evaluator:
             verdict = evolve(verdict, confidence="low", confidence_reasons=[*verdict.confidence_reasons, reason])
         if side is not None:
             verdict = evolve(verdict, text=f"{_steps(side)} {verdict.text}")
+        if self.gpus > 1 and verdict.bound == "gpu":
+            verdict = evolve(verdict, text=f"{verdict.text}{_turns(split, self.gpus)}")
         kernel_time = launches.kernel_time
         unclassified = sum(f.time.value for f in families if f.family == OTHER)
         listed, existing = signature_records(roofed, signatures) if signatures else ([], 0)
@@ -384,6 +387,14 @@ def _waiting(
     rule = "host.unknown" if verdict.bound == "host" else "host.graphs" if from_graphs(region) else "launch.graph"
     each = "–" if split.gap_per_launch is None else shown(split.gap_per_launch)
     return [IdlePart(rule, waiting, f"{count_of(split.launches, 'launch')}, {each} each")]
+
+
+def _turns(split: TimeSplit, gpus: int) -> str:
+    """Of several GPUs of a process, which hardly ever work together: the sum of their work is no more than its union."""
+    if split.kernels is None or not split.busy or not split.wall or split.kernels > split.busy * _TURNS * gpus:
+        return ""
+    each = (split.kernels / split.wall).of("ratio") / gpus
+    return f" Of {gpus} GPUs hardly more than one works at a time: each for {each:.0%} of the time on average."
 
 
 def _steps(side: GpuSide) -> str:
