@@ -62,6 +62,7 @@ def lay_out(words: list[str], folder: Path) -> None:
 @pytest.fixture
 def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))  # `compare --learn` must not reach other tests
     return tmp_path
 
 
