@@ -442,7 +442,7 @@ def test_the_report_of_a_run_is_not_replaced_by_that_of_something_else(
     assert main(own) == 0
     before = content(run.path)
     assert main(["report", other, "--out", str(run.path)]) == 0
-    assert "that of the run in this folder, and this one is of other recordings" in capsys.readouterr().err
+    assert "folder, and this one is made from other recordings" in capsys.readouterr().err
     assert content(run.path) == before
     assert main([*own, "--include", "step"]) == 0  # of itself, as often as one likes
     narrower = content(run.path)

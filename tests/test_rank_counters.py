@@ -127,8 +127,9 @@ def test_all_ranks_at_once_need_a_communicator(
 
 
 @pytest.fixture
-def newer_ncu(tools: Path) -> None:
+def newer_ncu(tools: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its help names what the manual of Nsight Compute 2026.1 has beyond 2025.3; no such ncu has been run."""
+    monkeypatch.setenv("FAKE_HELP", "newer")  # so that it is asked itself: see `stand_ins_repeat_themselves`
     transcripts = tools / "transcripts"
     shutil.copytree(TRANSCRIPTS, transcripts)
     with (transcripts / "ncu-2025.3.1-help.txt").open("a") as text:

@@ -112,7 +112,7 @@ def test_a_run_on_a_terminal_shows_plan_progress_and_a_short_result(tools: Path)
     assert [f"fix {n}" in result for n in range(1, 7)] == [True] * 5 + [False]
     assert f"Page: {tools / 'run' / 'report.html'}" in result
     assert result.rstrip().endswith("Next: llm-perf try -- CMD")  # the code behind -c is hidden
-    assert "attention" not in result  # regions deep in the tree are in the files
+    assert "layer0" not in result  # regions deep in the tree are in the files
     assert len([line for line in result.splitlines() if line.strip()]) < 60
 
 
