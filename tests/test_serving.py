@@ -119,7 +119,8 @@ def test_a_server_is_ended_after_enough_steps(tmp_path: Path) -> None:
         for region in report["scopes"][-1]["regions"]
         if region["name"] in ("prefill", "decode_step", "mixed_step")
     )
-    assert 40 <= counted <= len(steps) < 5000
+    # The step that was under way when the window opened counts towards its end, and began before it.
+    assert 39 <= counted <= len(steps) < 5000
 
 
 @pytest.mark.slow
