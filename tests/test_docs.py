@@ -261,6 +261,8 @@ def test_the_cost_of_annotation_is_the_measured_one() -> None:
 def test_the_numbers_of_the_readme_are_the_measured_ones() -> None:
     page = (ROOT / "README.md").read_text(encoding="utf-8")
     speed, html, answers = result("report-speed"), result("html-page")["pages"]["decoder, repeated"], result("answers")
+    unseen = [case["first_look"] for case in result("unseen-answers")["cases"]]
+    assert result("unseen-answers")["wrong"] == 0
     programs = ("eager", "graph", "train", "long")
     ours, fetching = (speed["figures"][name] for name in ("llm-perf report", "sqlite3 fetchall"))
     trace, loaded = (speed["trace"]["figures"][name] for name in ("llm-perf report", "json.load"))
@@ -285,6 +287,8 @@ def test_the_numbers_of_the_readme_are_the_measured_ones() -> None:
         f"[{tried['moe']['levers'][0]['gain']:.2f} times as fast](benchmarks/results/try-levers-h200.md)",
         f"[{whole['profile_s']:.0f} s instead of {whole['alone_after_s']:.0f} s](benchmarks/results/bridge-h200.md)",
         f"[{answers['right']} of {len(answers['cases'])} recordings](benchmarks/results/answers.md) and is wrong for none.",
+        f"Of [{len(unseen)} cases](benchmarks/results/unseen-answers.md) that nobody tuned for, {unseen.count('wrong')} got a "
+        "wrong answer at the first look, none now.",
         f"[{rules['recognised']} of {rules['programs']}](benchmarks/results/rules-h200.md) planted problems recognised, "
         f"the gain within a factor of 1.5 for {rules['within_factor']}; no fix proposed for {len(rules['tuned'])} well-tuned",
         f"[{100 * min(lines[name]['table_share'] for name in programs):.1f} % of the GPU time](benchmarks/results/lines",
