@@ -741,7 +741,9 @@ RECORDED = sorted(
 )
 
 
+# As users run it: both reports are read and built anew, and neither is one that another test has built.
 @pytest.mark.process
+@pytest.mark.usefixtures("recordings_are_read_apart")
 @pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.name)
 def test_every_public_recording_can_be_shared(path: Path) -> None:
     assert main(["scrub", str(path), "--out", "shared"]) == 0
