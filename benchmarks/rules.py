@@ -193,8 +193,7 @@ def _fixes(folder: Path, name: str, variant: str, milliseconds: float) -> dict[s
     answer = make_report([str(trace), str(times)], ReportOptions(), quiet=True).answer
     return {
         fix.rule: {"gain": fix.gain_ns / 1e6, "interval": [ns / 1e6 for ns in fix.gain_interval_ns or ()]}
-        for fix in answer.fixes
-        if fix.stage == STEP
+        for fix in answer.fixes_of(STEP)
     }
 
 

@@ -113,7 +113,10 @@ def compare_verdicts(
         share, bound = busy["value"] / wall["value"], performance["verdict"]["bound"]
         said = f"{key}: the GPU works {100 * share:.0f} % of the time; verdict: {bound}"
         checks.append(truth(said, share < WORKS or bound not in HOST))
-    for fix in (fix for fix in answer["fixes"] if fix["stage"] in regions):
+    each = [
+        {**fix, **there} for fix in answer["fixes"] for there in ({}, *fix.get("also", ()))
+    ]  # one cause, several stages
+    for fix in (fix for fix in each if fix["stage"] in regions):
         median = regions[fix["stage"]]["timing"]["steady"]["median_ns"]
         said = f"{fix['rule']} promises {fix['gain_ns'] / 1e6:.3g} ms of a steady {median / 1e6:.3g} ms"
         checks.append(truth(said, fix["gain_ns"] <= 1.02 * median))

@@ -71,6 +71,7 @@ def test_nothing_is_said_of_few_waits_of_no_steps_and_of_equal_ones() -> None:
     assert told([PLAIN] * 90 + [[(MIXED, 40.0)]] * 4) == []
     assert told([[("forward", 10.0)]] * 200) == []
     assert told([PLAIN] * 200) == []
+    assert told([[("", 0.0)]] * 198 + [PLAIN] * 2) == []  # an answer that comes in one piece has waits of nothing
 
 
 def test_ranks_that_run_the_same_steps_are_one_engine_and_others_are_not() -> None:

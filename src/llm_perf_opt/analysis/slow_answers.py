@@ -18,9 +18,8 @@ from llm_perf_opt.regions.stacks import group_by
 from llm_perf_opt.regions.step_numbers import MIXED, PHASES, PREFILL, STEP, phase_of, without_numbers
 
 _FEWEST = 100  # waits: with fewer the 99th percentile is the longest of them
-_ONE_ENGINE = (
-    1.1  # times the union of all steps; more: several engines run side by side, and whose wait it is is not known
-)
+# Times the union of all steps. Beyond it, several engines run side by side, and whose wait it is is not known.
+_ONE_ENGINE = 1.1
 _MOSTLY = 0.5
 _CLEARLY = 0.2  # of their time
 _LEAST = 0.02  # of what the slow ones are longer by: less is not worth a word
@@ -44,12 +43,14 @@ def slow_answers(timeline: Timeline, waits: Mapping[str, Int64s]) -> Iterator[Di
             continue
         median, high = np.quantile(length, (0.5, 0.99)).tolist()
         slow = length >= high
-        if slow.all():
+        if slow.all() or not length[~slow].any():  # all alike, or no other wait that could be measured
             continue
         inside = {kind: one.within(rows[:, 0], rows[:, 1]) for kind, one in busy.items()}
         inside[_NOTHING] = np.maximum(length - sum(inside.values()), 0)
         more = {kind: float(time[slow].mean() - time[~slow].mean()) for kind, time in inside.items()}
         whole = sum(time for time in more.values() if time > 0)
+        if not whole:  # nothing of what was recorded takes longer in them
+            continue
         parts = sorted(((kind, time / whole) for kind, time in more.items() if time >= _LEAST * whole), key=_last)[::-1]
         kind, share = parts[0]
         theirs, others = (float(inside[kind][which].sum() / length[which].sum()) for which in (slow, ~slow))

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from html import escape
 from typing import Any
 
-from attrs import Factory, define, evolve
+from attrs import Factory, asdict, define, evolve
 
 from llm_perf_opt.metrics.quantity import Quantity
 
@@ -95,16 +95,7 @@ class Fix:
         """It as a fix of each of its stages."""
         yield evolve(self, also=[])
         for one in self.also:
-            yield evolve(
-                self,
-                stage=one.stage,
-                gain_ns=one.gain_ns,
-                gain_share=one.gain_share,
-                because=one.because,
-                gain_interval_ns=one.gain_interval_ns,
-                lines=one.lines,
-                also=[],
-            )
+            yield evolve(self, **asdict(one, recurse=False), also=[])
 
 
 @define(frozen=True)

@@ -47,7 +47,8 @@ def time_split(
 
     A profiler makes the host slower, most of all its launches, and leaves the kernels as they are: what it adds to
     the wall time is waiting that the program by itself does not have. `measured`: from inside the program, on the GPU
-    where there is one, so that it holds the work of the region, whether the host waited for that or not. `pace`: see there.
+    where there is one, so that it holds the work of the region, whether the host waited for that or not. `pace`: see
+    `gpu_pace`.
     """
     values = region.inclusive
     timeline = region.time_source == "timeline"
