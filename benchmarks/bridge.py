@@ -263,6 +263,7 @@ class Bench:
             "profile_s": ran.seconds,
             "timeline_s": sum(s["seconds"] for s in steps if s["name"] == "nsys"),
             "counters_s": round(sum(s["seconds"] for s in steps if s["name"] == "ncu"), 2),
+            "steps_s": {s["name"]: s["seconds"] for s in manifest["steps"] if s["seconds"]},
             "captures": [
                 {"name": c["name"], "launches": c["launches"], "predicted_s": c["seconds"], "why": c["why"]}
                 for c in plan["captures"]
