@@ -70,7 +70,7 @@ PIECES = (
     Piece("rules", ("rules.py",), "", 340),
     Piece("annotate-cost", ("annotate_cost.py", *ANNOTATED), "annotate-cost-h200", 90),
     Piece("long", ("bridge.py", "--only", "long"), "bridge-h200", 520),
-    Piece("servers", ("serving.py", "--only", "batch,http,command,profiled"), "serving-h200", 200),
+    Piece("servers", ("serving.py", "--only", "batch,http,command,profiled,served"), "serving-h200", 260),
     Piece("contract", ("contract_commands.py", "--within", "560", "--jobs", "3"), "contract-commands-h200", 580),
 )
 

@@ -5,8 +5,8 @@
 
 Parts, each transformers' continuous batching (`programs/batched_server.py`): `batch`, which is `generate_batch()` in a
 spawned process; `http`, that engine behind HTTP under the load of `llm-perf measure --load`; `command`, the real
-`transformers serve` under that load; `profiled`, which is `batch` recorded by nsys. A part that cannot be run here is
-skipped, with the reason. `vllm` and `sglang` are stand-ins with the processes, classes and fields of these engines, which
+`transformers serve` under that load; `profiled` and `served`, which are `batch` and `command` recorded by nsys. A part
+that cannot be run here is skipped, with the reason. `vllm` and `sglang` are stand-ins with the processes, classes and fields of these engines, which
 are too large for most machines. Every step of the report has to be what the engine recorded, in order, its tokens per second
 within 2 % of those handed out, or, over HTTP, of those that the client got. Exit code 1: a limit was missed.
 
@@ -191,12 +191,16 @@ def batch(part: Part) -> dict[str, Any]:
 def profiled(part: Part) -> dict[str, Any]:
     verb = ["profile", "--annotate", "stages", "--no-counters", "--no-measure"]
     took = part.product(verb, part.python("batch", str(part.records), *part.flags()))
+    return {**recorded_steps(part), "took_s": took}
+
+
+def recorded_steps(part: Part) -> dict[str, Any]:
+    """All that nsys recorded. A profiler slows the host down: phases alone count."""
     timeline = read_recording(part.folder / "run" / "nsys" / "run.sqlite")
     assert isinstance(timeline, Timeline)
     found = compared(timeline, json.loads(part.records.read_text()))
-    # A profiler slows the host down: phases alone count.
     found["limits"].pop(RATE)
-    return {**found, "account": account(part.folder / "run"), "took_s": took}
+    return {**found, "account": account(part.folder / "run")}
 
 
 def free_port() -> int:
@@ -205,11 +209,15 @@ def free_port() -> int:
         return int(found.getsockname()[1])
 
 
+def load(tiny: bool, port: int) -> list[str]:
+    requests, at_once, words, tokens = LOAD[tiny]
+    options = ["--load", str(requests), "--concurrency", str(at_once), "--prompt-tokens", str(words)]
+    return [*options, "--output-tokens", str(tokens), "--url", f"http://127.0.0.1:{port}"]
+
+
 def under_load(part: Part, port: int, program: list[str]) -> dict[str, Any]:
-    requests, at_once, words, tokens = LOAD[part.tiny]
-    load = ["--load", str(requests), "--concurrency", str(at_once), "--prompt-tokens", str(words)]
-    load += ["--output-tokens", str(tokens), "--url", f"http://127.0.0.1:{port}"]
-    took = part.product(["measure", *load], program)
+    requests, _, _, tokens = LOAD[part.tiny]
+    took = part.product(["measure", *load(part.tiny, port)], program)
     measured = part.measured(before=min(FIRST, tokens))
     seen = json.loads((part.folder / "run" / "measure" / "load.json").read_text())
     if not seen["requests"]["answered"]:
@@ -240,27 +248,48 @@ def sglang(part: Part) -> dict[str, Any]:
     return stand_in(part, "sglang_server.py")
 
 
-def command(part: Part) -> dict[str, Any]:
-    port, model = free_port(), part.folder / "model"
+def serves(part: Part, port: int) -> list[str]:
+    """The command `transformers serve` of a model that is made for it."""
+    model = part.folder / "model"
     part.run(part.python("model", str(model), *part.flags()))
     blocks, tokens = ("32", "32") if part.tiny else ("512", "2048")
     serve = ["serve", str(model), "--continuous-batching", "--host", "127.0.0.1", "--port", str(port)]
     serve += ["--attn-implementation", "sdpa", "--cb-num-blocks", blocks, "--cb-max-batch-tokens", tokens]
     serve += ["--device", "cpu"] if part.tiny else []
-    return under_load(part, port, part.python("command", str(part.records), *serve))
+    return part.python("command", str(part.records), *serve)
+
+
+def command(part: Part) -> dict[str, Any]:
+    port = free_port()
+    return under_load(part, port, serves(part, port))
+
+
+def served(part: Part) -> dict[str, Any]:
+    port = free_port()
+    verb = ["profile", "--no-counters", "--no-measure", *load(part.tiny, port)]
+    took = part.product(verb, serves(part, port))
+    return {**recorded_steps(part), "took_s": took}
 
 
 def missing(part: str) -> str:
     """Why a part cannot be run here."""
     try:
-        _ = find_nsys() if part == "profiled" else None
+        _ = find_nsys() if part in ("profiled", "served") else None
     except MissingTool:
         return "nsys is not installed"
-    absent = [name for name in SERVES if find_spec(name) is None] if part == "command" else []
+    absent = [name for name in SERVES if find_spec(name) is None] if part in ("command", "served") else []
     return f"transformers serve needs {', '.join(absent)}" if absent else ""
 
 
-PARTS = {"batch": batch, "http": http, "command": command, "profiled": profiled, "vllm": vllm, "sglang": sglang}
+PARTS = {
+    "batch": batch,
+    "http": http,
+    "command": command,
+    "profiled": profiled,
+    "served": served,
+    "vllm": vllm,
+    "sglang": sglang,
+}
 
 
 def measure(name: str, tiny: bool) -> dict[str, Any]:

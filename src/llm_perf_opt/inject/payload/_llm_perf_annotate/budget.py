@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from time import monotonic_ns
 
-_AHEAD_NS = (
-    2_000_000_000  # of time that may be spent at once: what a model took to load is not spent in its first steps
-)
+# Of time that may be spent at once: what a model took to load is not spent in its first steps, and a short program
+# pays no more than a long one.
+_AHEAD_NS = 500_000_000
 _DEAREST_NS = 100_000  # of one event, or one look at the allocator
 
 

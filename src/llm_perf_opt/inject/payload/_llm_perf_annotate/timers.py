@@ -25,6 +25,7 @@ from typing import Any
 
 from . import imports, log
 from .budget import Budget
+from .current_stream import CurrentStream
 from .evidence import Evidence, cpu_times
 from .memory import Memory
 from .place import place_of
@@ -42,7 +43,7 @@ _FLUSH_NS = 500_000_000  # between two ranges that have none around them
 _READ_NS = 3_000_000_000  # likewise, for events: to read one takes longer than to record it
 _EVENTS_AHEAD = 4096  # that may wait to be read; beyond that, ranges are timed by the host clock alone
 _ALWAYS = 2  # levels of ranges whose events come first
-_OUTER_SHARE, _INNER_SHARE, _MEMORY_SHARE = 0.007, 0.0015, 0.0015  # of the program's time that each may take
+_OUTER_SHARE, _INNER_SHARE, _MEMORY_SHARE = 0.004, 0.001, 0.001  # of the program's time that each may take
 _LEAVE_TO_OTHERS_NS = 60_000_000  # so long a name that had more looks at the allocator than others lets them go first
 _MOST_NAMES = 20_000  # a program that puts numbers into its names has no end of them
 _IN_A_ROW, _MOST_UNWRITTEN = 8, 1 << 18  # numbers, while the disk is full
@@ -70,6 +71,7 @@ class Timers(Locked):
     def __init__(self, folder: str, torch: Any) -> None:
         self._folder = folder
         self._cuda: Any = None
+        self._stream: Any = None
         self._memory: Memory | None = None
         self.evidence = Evidence("")
         self._start_anew()
@@ -101,7 +103,7 @@ class Timers(Locked):
     def use(self, torch: Any) -> None:
         """Torch is there: its GPU, its allocator, and what tells of compilation and graph capture."""
         if self._cuda is None:
-            self._cuda = torch.cuda
+            self._cuda, self._stream = torch.cuda, CurrentStream(torch)
             self._memory = Memory.of(torch)
             self.evidence.watch(torch)
 
@@ -246,9 +248,10 @@ class Timers(Locked):
         if cuda is None:
             return None
         try:
-            if self.evidence.capturing or cuda.is_current_stream_capturing():
+            stream = self._stream
+            if self.evidence.capturing or stream.is_capturing():
                 return None
-            device = cuda.current_device()
+            device = stream.device()
             if budget is not None:
                 base = self._bases.get(device)
                 if base is None:
@@ -257,7 +260,7 @@ class Timers(Locked):
                     self._bases[device] = self._base(cuda.Event(enable_timing=True))
             spare = self._spare.get(device)
             event = spare.pop() if spare else cuda.Event(enable_timing=True)
-            event.record()
+            event.record(stream.of(device))
             if budget is not None:
                 budget.charge(now, twice=True)
             return event, device, self._bases.get(device)
@@ -350,7 +353,7 @@ class Timers(Locked):
         """An event must not be asked while a graph is captured: that would break the capture."""
         if self.evidence.capturing or self._cuda is None:
             return bool(self.evidence.capturing)
-        return bool(self._cuda.is_current_stream_capturing())
+        return bool(self._stream.is_capturing())
 
     def finish(self) -> None:
         """At the end of the program: wait for the GPU, and write everything."""
