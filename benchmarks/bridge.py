@@ -79,6 +79,7 @@ SECONDS = {"alone": 120, "profile": 180, "measured": 180, "truth": 240, "recipe"
 SECONDS |= {"ocr": 240, "graphs": 240}
 SECONDS_OF_EXTRA_PART = 240
 RECIPE_KERNELS = 50
+_LINES = 40  # of what a command said, kept
 STAGE_TIMES = re.compile(r"prefill ([0-9.]+) ms, decode ([0-9.]+) ms")  # as the decoder prints them
 PROGRESS = re.compile(r"^==PROF== Profiling .* - (\d+)(?: \(\d+/\d+\))?:")
 DRAM = tuple(names_of(role)[0] for role in ("dram_read", "dram_write"))
@@ -135,6 +136,7 @@ class Ran:
     code: int
     log: Path
     begun: dict[int, float] = field(factory=dict)  # when ncu began each kernel, in seconds since its start
+    said: list[tuple[float, str]] = field(factory=list)  # each line, and when it came
 
     def words(self) -> list[str]:
         """The last it said."""
@@ -264,6 +266,7 @@ class Bench:
             "timeline_s": sum(s["seconds"] for s in steps if s["name"] == "nsys"),
             "counters_s": round(sum(s["seconds"] for s in steps if s["name"] == "ncu"), 2),
             "steps_s": {s["name"]: s["seconds"] for s in manifest["steps"] if s["seconds"]},
+            "said": ran.said[:_LINES],
             "captures": [
                 {"name": c["name"], "launches": c["launches"], "predicted_s": c["seconds"], "why": c["why"]}
                 for c in plan["captures"]
@@ -548,10 +551,12 @@ def keep(source: int, ran: Ran, started: float) -> None:
                 break
             log.write(block)
             *whole, line = (line + block).split(b"\n")
+            now = time.monotonic() - started
+            ran.said += [(round(now, 2), text.decode("utf-8", "replace")[:120]) for text in whole if text.strip()]
             # The line of a kernel begins when its profiling begins, and ends with it.
             for text in (*whole, line):
                 if found := PROGRESS.match(text.decode("utf-8", "replace")):
-                    ran.begun.setdefault(int(found[1]), time.monotonic() - started)
+                    ran.begun.setdefault(int(found[1]), now)
     os.close(source)
 
 
@@ -669,7 +674,7 @@ def render(about: dict[str, Any], parts: dict[str, Part]) -> str:
 
 def details(part: Part) -> list[str]:
     """The figures of a part, small ones as a list, stages and counters as tables."""
-    plain = {k: v for k, v in part.figures.items() if k not in ("rows", "stages", "captures", "metrics")}
+    plain = {k: v for k, v in part.figures.items() if k not in ("rows", "stages", "captures", "metrics", "said")}
     lines = [f"- {name}: {value}" for name, value in plain.items()]
     for capture in part.figures.get("captures", []):
         lines.append(
