@@ -173,6 +173,20 @@ def test_every_question_is_asked_once(tmp_path: Path, monkeypatch: pytest.Monkey
     assert calls(tmp_path, "ncu") == ["--help", "--list-sections", "--list-sets", "--version"]
 
 
+def test_a_tool_off_the_path_is_asked_everything_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That inside Nsight Compute is in no PATH: each of its calls ends only once all four have begun."""
+    together = f"until [ $(wc -l < '{tmp_path}/nsys.calls') -ge 4 ]; do sleep 0.02; done"
+    nsys = counting(tmp_path, "nsys", "nsys version 2025.3.1", together)
+    monkeypatch.delenv("LLM_PERF_NSYS", raising=False)
+    monkeypatch.setattr("llm_perf_opt.nsight.tools.shutil.which", lambda name: None)
+    monkeypatch.setattr("llm_perf_opt.readers.nsys_tool.installed_nsys", lambda *_: [nsys])
+    monkeypatch.setattr("llm_perf_opt.process.ask.TIMEOUT_S", 10.0)
+    with Asked(nsys=True, ncu=False) as asked:
+        found, _ = asked.tools()
+    assert found == Tool("nsys", nsys, "2025.3.1")
+    assert len(calls(tmp_path, "nsys")) == 4
+
+
 def test_a_tool_that_is_not_wanted_is_not_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LLM_PERF_NSYS", str(counting(tmp_path, "nsys", "nsys version 2025.3.1")))
     monkeypatch.setenv("LLM_PERF_NCU", "/nowhere")

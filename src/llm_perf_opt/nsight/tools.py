@@ -205,12 +205,16 @@ class Asked(Questions):
 
     def __init__(self, *, nsys: bool, ncu: bool) -> None:
         super().__init__()
-        self._nsys = self._ask("nsys", NSYS_VARIABLE, find_nsys) if nsys else None
-        self._ncu = self._ask("ncu", NCU_VARIABLE, find_ncu) if ncu else None
+        self._nsys = self._ask("nsys", NSYS_VARIABLE, find_nsys, nsys_tool.installed_nsys) if nsys else None
+        self._ncu = self._ask("ncu", NCU_VARIABLE, find_ncu, installed_ncu) if ncu else None
 
-    def _ask(self, name: str, variable: str, find: Callable[[], Tool]) -> Future[Tool]:
+    def _ask(
+        self, name: str, variable: str, find: Callable[[], Tool], installed: Callable[[], Sequence[Path]]
+    ) -> Future[Tool]:
         # The first place to look at is nearly always the right one: its options are asked for beside its version.
-        if first := shutil.which(os.environ.get(variable) or name):
+        named = os.environ.get(variable)
+        first = shutil.which(named or name) or (None if named else next(map(os.fspath, installed()), None))
+        if first is not None:
             for argv in [*_about_options(name, first), *(_about_sampling(first) if name == "nsys" else [])]:
                 _early[argv] = self._pool.submit(_ask_now, argv)
         return self._pool.submit(find)
