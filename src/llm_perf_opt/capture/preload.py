@@ -1,4 +1,4 @@
-"""What the later steps of a run need and the first does not: imported while the profiler starts the program.
+"""What the later steps of a run need and the first does not: imported while the program starts for the first time.
 
 One short burst of work at the start of a run that takes many times as long; without it, the user would wait for
 the same after the program has ended.

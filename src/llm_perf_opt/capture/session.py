@@ -18,6 +18,7 @@ from llm_perf_opt import inject, planning
 from llm_perf_opt.api.reporting import INSIDE_RUN, SELECTION, Showing, build_from, make_report, publish
 from llm_perf_opt.api.source_text import with_source
 from llm_perf_opt.capture.context import ANNOTATION_LOG, KeptRun, ResumeState, RunContext, Tools
+from llm_perf_opt.capture.preload import preload
 from llm_perf_opt.capture.preparation import known_patterns, ready
 from llm_perf_opt.capture.progress_reporter import ProgressReporter
 from llm_perf_opt.capture.resume import begin_again, changes, drop_earlier, find_results, missing
@@ -185,6 +186,8 @@ class _Session:
     def _take_steps(self) -> None:
         """All steps in order, each only where those before allow it."""
         run = self.context
+        if run.request.timeline.enable or run.request.counters.enable:
+            run.directory.background.start(preload, lambda _: None)
         if not (STAGE_TIMINGS.take(run) and MEASURE.take(run)):
             return
         timeline = TIMELINE.take(run)

@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from attrs import define
+from attrs import define, field
 
 _LISTED_IN = "LLM_PERF_MODULES"  # read by the payload: where it lists the interpreter and the modules
 _PATIENCE_S = 20.0  # what is compiled by then is used
@@ -29,15 +29,22 @@ class BytecodeCache:
 
     folder: Path | None
     filled: bool = False
+    compilers: list[subprocess.Popen[bytes]] = field(factory=list)
 
-    def variables(self) -> dict[str, str]:
-        """For the next start of a program that has our payload."""
+    def variables(self, *, beside: bool = False) -> dict[str, str]:
+        """For the next start of a program that has our payload.
+
+        `beside`: modules may be compiled while it starts. Else they are before, so that its times are its own.
+        """
         if self.folder is None:
             return {}
         listed = self.folder / "modules"
         if not self.filled and listed.exists():
             self.filled = True
-            _compile(listed, self.folder)
+            with contextlib.suppress(OSError):
+                self.compilers += _compile(listed, self.folder)
+        if not beside:
+            self.wait()
         return self.while_running() if self.filled else {_LISTED_IN: str(listed)}
 
     def while_running(self) -> dict[str, str]:
@@ -46,6 +53,20 @@ class BytecodeCache:
             return {}
         self.filled = True
         return {"PYTHONPYCACHEPREFIX": str(self.folder), "PYTHONDONTWRITEBYTECODE": "", _LISTED_IN: ""}
+
+    def wait(self) -> None:
+        """Until everything is compiled; who takes too long is ended."""
+        until = time.monotonic() + _PATIENCE_S
+        for process in self.compilers:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(max(0.0, until - time.monotonic()))
+        self.end()
+
+    def end(self) -> None:
+        for process in self.compilers:
+            process.kill()
+            process.wait()
+        self.compilers.clear()
 
 
 @contextlib.contextmanager
@@ -56,44 +77,31 @@ def bytecode_cache(environment: Mapping[str, str] | None = None) -> Iterator[Byt
         yield BytecodeCache(None)
         return
     with tempfile.TemporaryDirectory(prefix="llm-perf-bytecode-", ignore_cleanup_errors=True) as folder:
-        yield BytecodeCache(Path(folder))
+        cache = BytecodeCache(Path(folder))
+        try:
+            yield cache
+        finally:
+            cache.end()
 
 
-def _compile(listed: Path, folder: Path) -> None:
+def _compile(listed: Path, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
     """With the interpreter that will read it. Whatever fails here costs time at the next start, and nothing else.
 
     A process for every core has its part of the list: `compileall -j` shares out folders, not files.
     """
-    with contextlib.suppress(OSError):
-        with listed.open("rb") as file:
-            lines = file.read(_MOST_BYTES).split(b"\n")
-        interpreter = os.fsdecode(lines[0])
-        modules = sorted({line for line in lines if line.endswith(b".py")})
-        cores = len(os.sched_getaffinity(0))
-        parts = [part for number in range(cores) if (part := modules[number::cores])]
-        with contextlib.ExitStack() as compilers:
-            for number, part in enumerate(parts):
-                share = folder / f"modules-{number}"
-                share.write_bytes(b"\n".join(part))
-                compilers.enter_context(_compiling(interpreter, share, time.monotonic() + _PATIENCE_S))
-
-
-@contextlib.contextmanager
-def _compiling(interpreter: str, share: Path, until: float) -> Iterator[None]:
-    """While others are started; waited for at the end."""
-    folder = share.parent
-    process = subprocess.Popen(
-        [interpreter, "-m", "compileall", "-q", "-i", str(share)],
-        env={**os.environ, "PYTHONPYCACHEPREFIX": str(folder), "PYTHONDONTWRITEBYTECODE": "", "PYTHONPATH": ""},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        cwd=folder,  # not the user's: a module there may have the name of one that is needed
-    )
-    try:
-        yield
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(max(0.0, until - time.monotonic()))
-    finally:
-        process.kill()
-        process.wait()
+    with listed.open("rb") as file:
+        lines = file.read(_MOST_BYTES).split(b"\n")
+    interpreter = os.fsdecode(lines[0])
+    modules = sorted({line for line in lines if line.endswith(b".py")})
+    cores = len(os.sched_getaffinity(0))
+    for number, part in enumerate(part for first in range(cores) if (part := modules[first::cores])):
+        share = folder / f"modules-{number}"
+        share.write_bytes(b"\n".join(part))
+        yield subprocess.Popen(
+            [interpreter, "-m", "compileall", "-q", "-i", str(share)],
+            env={**os.environ, "PYTHONPYCACHEPREFIX": str(folder), "PYTHONDONTWRITEBYTECODE": "", "PYTHONPATH": ""},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd=folder,  # not the user's: a module there may have the name of one that is needed
+        )

@@ -182,7 +182,7 @@ def begin_likely(run: RunContext) -> None:
         started = start_supervised(
             command.argv,
             log=command.program_log,
-            environment={**environment, **run.bytecode.variables()},
+            environment={**environment, **run.bytecode.variables(beside=True)},
             held=directory.handles,
         )
         run.head_start = HeadStart(command.argv, environment, (command.log, command.program_log), started)
@@ -224,7 +224,7 @@ def _record(run: RunContext, ncu: Tool, attempt: Attempt, expected: int | None, 
         follow={log: progress_of(expected, progress)},
         again_s=0,  # ncu must not be interrupted while it writes its report
         log=program_log,
-        environment={**environment, **run.bytecode.variables()},
+        environment={**environment, **run.bytecode.variables(beside=True)},
         timeout_s=run.request.counters.timeout_s,
         report_progress=run.report_progress,
         held=directory.handles,

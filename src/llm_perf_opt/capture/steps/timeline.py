@@ -16,7 +16,6 @@ from llm_perf_opt.capture import commands
 from llm_perf_opt.capture.commands import Captured, ReportProgress, evaluate, files_in, finish, progress_of, start_table
 from llm_perf_opt.capture.context import ANNOTATION_LOG, ResumeState, RunContext
 from llm_perf_opt.capture.early_end import early_end, ending, full_name
-from llm_perf_opt.capture.preload import preload
 from llm_perf_opt.capture.server_window import ServerWindow, run_watched
 from llm_perf_opt.capture.steps.attempt import begin_likely
 from llm_perf_opt.capture.whole_files import CUT_OFF, ended_well, whole_file
@@ -104,7 +103,6 @@ class TimelineStep:
 
     def _record(self, run: RunContext, nsys: Tool) -> Path | None:
         asked = run.request.timeline
-        run.directory.background.start(preload, lambda _: None)
         # Without counters of kernels nothing would be fitted to what is sampled.
         hz = asked.traffic_hz if run.tools.ncu is not None or run.resume.reports else 0
         sampling = gpu_metrics.with_sampling(asked.options, nsys, run.directory.path / "nsys", hz)
@@ -172,7 +170,7 @@ def _record_timeline(
         output=program_log,
         follow={log: progress_of(None, progress)},
         log=log,
-        environment={**environment, **run.bytecode.variables()},
+        environment={**environment, **run.bytecode.variables(beside=True)},
         timeout_s=asked.timeout_s,
         program_pid=program_pid,
         program_log=program_log,
