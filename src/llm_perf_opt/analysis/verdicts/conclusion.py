@@ -37,6 +37,7 @@ _LINES = 5  # of a fix
 _PROFILE = "llm-perf profile -- CMD"
 _OF_SERVERS = "serve."  # rules
 _LONGER = 1.01  # than the time of a stage: what a fix is a part of is not that
+_APART = 0.02  # of the median: the mean is another time
 
 
 def conclude(report: NCUProfileRegionReport) -> Answer:
@@ -254,7 +255,7 @@ def _gain(stage: NCUProfileRegion, fix: Fix) -> str:
     saves = "this is about" if words is not None and words.looks else "that can save up to"
     text = (
         f"{fix.action.rstrip('.')}: {saves} {_time(fix.gain_ns)} of the {_time(takes)} "
-        f"of {of_work}{each}{full_label(stage)}."
+        f"of {of_work}{each}{full_label(stage)}{_on_average(stage, takes)}."
     )
     light = stage.performance.speed_of_light if stage.performance else None
     if light is not None and light.limit.value > 0 and stage.time_source == "timeline":
@@ -264,6 +265,12 @@ def _gain(stage: NCUProfileRegion, fix: Fix) -> str:
         text += f" Its GPU work alone takes {shown(work)}"
         text += f"; at the limit of the GPU it would be {shown(light.limit / runs)}." if roofs_known(light) else "."
     return text
+
+
+def _on_average(stage: NCUProfileRegion, takes: float) -> str:
+    """Where the median, which is said before, is another time."""
+    median = stage.timing.steady.median_ns if stage.timing is not None else None
+    return ", on average" if _instances(stage) > 1 and median and abs(takes / median - 1) > _APART else ""
 
 
 def _time(nanosecs: float | None) -> str:
