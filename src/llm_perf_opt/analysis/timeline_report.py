@@ -8,12 +8,11 @@ import numpy as np
 from attrs import Factory, define, evolve, field
 
 from llm_perf_opt.analysis.code_lines import CodeLines
-from llm_perf_opt.analysis.collective_use import collective_use
 from llm_perf_opt.analysis.engine_loop import engine_diagnoses
 from llm_perf_opt.analysis.gpu_condition import gpu_diagnoses, gpu_facts
-from llm_perf_opt.analysis.imbalance import imbalances
-from llm_perf_opt.analysis.rank_steps import rank_steps, steps_of
-from llm_perf_opt.analysis.ranks import CommonTimes, common_times, compare_ranks, rank_calls
+from llm_perf_opt.analysis.rank_comparison import RankComparison
+from llm_perf_opt.analysis.rank_steps import steps_of
+from llm_perf_opt.analysis.ranks import rank_calls
 from llm_perf_opt.analysis.report_options import ReportOptions
 from llm_perf_opt.analysis.sample_matrix import Samples
 from llm_perf_opt.analysis.scope_builder import ScopeBuilder
@@ -34,7 +33,6 @@ from llm_perf_opt.regions.model import Coverage, MemoryWork, NCUProfileRegion, S
 from llm_perf_opt.regions.names import short_kernel_name
 from llm_perf_opt.regions.patterns import NameFilter, RegionFilter
 from llm_perf_opt.regions.prepared import find_regions
-from llm_perf_opt.regions.rank_skew import CollectiveUse, Imbalance, RankSkew, RankSteps
 from llm_perf_opt.regions.rollup import RolledUp, Selection, copies_by_kind, roll_up
 from llm_perf_opt.regions.table import DEEPEST, POOLED, RegionTable
 from llm_perf_opt.regions.timing import Timing
@@ -60,11 +58,7 @@ class TimelineReport:
     steady: dict[str, dict[str, SteadyRegion]] = Factory(dict)  # scope -> region key; empty where nothing warms up
     waiting: dict[str, Waiting] = Factory(dict)  # by scope; not of one that holds a part of what its processes did
     code: dict[str, CodeLines] = Factory(dict)  # by scope; empty where the recording tells of no code
-    skew: RankSkew | None = None
-    rank_steps: RankSteps | None = None
-    collectives: list[CollectiveUse] = Factory(list)
-    imbalance: list[Imbalance] = Factory(list)
-    common: CommonTimes = Factory(CommonTimes)
+    ranks: RankComparison = Factory(RankComparison)
 
     def __attrs_post_init__(self) -> None:
         with ThreadPoolExecutor(max_workers=1) as worker:  # beside it, what everything else asks for first
@@ -147,13 +141,8 @@ class TimelineReport:
             self.diagnostics += counters.diagnoses(self.coverage)
         table = self.attribution.table
         calls = rank_calls(self.timeline, self.attribution, np.arange(len(table)))
-        compared = compare_ranks(calls)
-        self.collectives = collective_use(calls, compared, table)
-        self.skew = compared.found if compared else None
         steps = steps_of(self.timeline, self.attribution, self.warmth.instances, np.arange(len(table)))
-        self.rank_steps = rank_steps(steps, compared, scopes, table)
-        self.imbalance = imbalances(calls, self.rank_steps, table)
-        self.common = common_times(scopes, compared, table, only_timed=not saw_gpu(self.timeline))
+        self.ranks = RankComparison.of(calls, steps, scopes, table)
         return scopes
 
     def _steady_regions(

@@ -11,10 +11,9 @@ import attrs
 import numpy as np
 from attrs import Factory, define
 
-from llm_perf_opt.analysis.collective_use import collective_use
-from llm_perf_opt.analysis.imbalance import imbalances
-from llm_perf_opt.analysis.rank_steps import OfRank, rank_steps, steps_of
-from llm_perf_opt.analysis.ranks import CommonTimes, RankCalls, common_times, compare_ranks, rank_calls
+from llm_perf_opt.analysis.rank_comparison import RankComparison
+from llm_perf_opt.analysis.rank_steps import OfRank, steps_of
+from llm_perf_opt.analysis.ranks import RankCalls, rank_calls
 from llm_perf_opt.analysis.report_options import ReportOptions
 from llm_perf_opt.analysis.scope_builder import ScopeBuilder
 from llm_perf_opt.analysis.scopes import (
@@ -49,7 +48,6 @@ from llm_perf_opt.regions.instances import Instances
 from llm_perf_opt.regions.model import MemoryWork, Scope, ScopeTotals
 from llm_perf_opt.regions.patterns import NameFilter, RegionFilter
 from llm_perf_opt.regions.prepared import find_regions, prepare_timeline
-from llm_perf_opt.regions.rank_skew import CollectiveUse, Imbalance, RankSkew, RankSteps
 from llm_perf_opt.regions.rollup import RolledUp, roll_up
 
 _MOST_EXPLAINED = 96  # regions of each recording whose waiting is looked into
@@ -86,13 +84,9 @@ class TimelineStream:
     _processes: list[tuple[ProcessUse, _Piece]] = Factory(list)
     _pieces: dict[str, list[_Piece]] = Factory(dict)  # of all other scopes, by name
     _saw_gpu: bool = False
-    _ranks: list[RankCalls] = Factory(list)
+    _calls: list[RankCalls] = Factory(list)
     _steps: list[tuple[int, OfRank]] = Factory(list)
-    skew: RankSkew | None = None
-    rank_steps: RankSteps | None = None
-    collectives: list[CollectiveUse] = Factory(list)
-    imbalance: list[Imbalance] = Factory(list)
-    common: CommonTimes = Factory(CommonTimes)
+    ranks: RankComparison = Factory(RankComparison)
     steady: dict[str, dict[str, SteadyRegion]] = Factory(dict)  # scope -> region key; empty where nothing warms up
     waiting: dict[str, KnownWaiting] = Factory(dict)  # by scope
 
@@ -105,7 +99,7 @@ class TimelineStream:
         labels = self._names.labels_of(timeline.strings, np.unique(timeline.kernels.name))
         self._seen_by_ncu |= set(regions[sorted(seen_by_ncu(timeline, attribution))].tolist())
         self._saw_gpu = self._saw_gpu or saw_gpu(timeline)
-        self._ranks += rank_calls(timeline, attribution, regions)
+        self._calls += rank_calls(timeline, attribution, regions)
         warmth = SteadyTimeline.of(timeline, attribution)
         self._steps += steps_of(timeline, attribution, warmth.instances, regions)
         waiting = Waiting(warmth) if self.options.verdicts else None
@@ -176,12 +170,7 @@ class TimelineStream:
             if any(piece.steady is not None for piece in pieces):
                 self.steady[scope.name] = self._steady_regions(builder, scope, pieces, warmed_up(scopes[-1]))
         self.diagnostics += builder.diagnoses()
-        compared = compare_ranks(self._ranks)
-        self.skew = compared.found if compared else None
-        self.collectives = collective_use(self._ranks, compared, self._names.table)
-        self.rank_steps = rank_steps(self._steps, compared, scopes, self._names.table)
-        self.imbalance = imbalances(self._ranks, self.rank_steps, self._names.table)
-        self.common = common_times(scopes, compared, self._names.table, only_timed=not self._saw_gpu)
+        self.ranks = RankComparison.of(self._calls, self._steps, scopes, self._names.table)
         return scopes
 
     def _add_times(self, scope: Scope, pieces: list[_Piece]) -> None:
