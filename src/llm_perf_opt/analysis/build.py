@@ -48,6 +48,7 @@ from llm_perf_opt.regions.patterns import NameFilter, RegionFilter
 from llm_perf_opt.regions.prepared import prepare
 from llm_perf_opt.regions.ranking import heaviest
 from llm_perf_opt.regions.table import WHOLE
+from llm_perf_opt.regions.traffic import COUNTERS
 from llm_perf_opt.spelling import nearest
 from llm_perf_opt.version import __version__
 
@@ -229,7 +230,9 @@ def _finished(
         imbalance=ranks.imbalance,
     )
     main = report.main_scope
-    good, odd = usable({name: info for c in counter_sets for name, info in c.metric_info.items()})
+    info = {name: info for c in counter_sets for name, info in c.metric_info.items()}
+    good, odd = usable(info)
+    good |= {name for name in COUNTERS if name not in info}  # of samples, whose unit we asked for
     report = attach(
         evolve(
             report,

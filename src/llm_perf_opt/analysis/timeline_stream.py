@@ -15,6 +15,7 @@ from llm_perf_opt.analysis.rank_comparison import RankComparison
 from llm_perf_opt.analysis.rank_steps import OfRank, steps_of
 from llm_perf_opt.analysis.ranks import RankCalls, rank_calls
 from llm_perf_opt.analysis.report_options import ReportOptions
+from llm_perf_opt.analysis.sampled_bytes import SampledBytes, used_by_others
 from llm_perf_opt.analysis.scope_builder import ScopeBuilder
 from llm_perf_opt.analysis.scopes import (
     AGGREGATE,
@@ -26,6 +27,7 @@ from llm_perf_opt.analysis.scopes import (
     timeline_scopes,
 )
 from llm_perf_opt.analysis.steady import RegionTimes, SteadyTimeline
+from llm_perf_opt.analysis.timeline_counters import RegionMetrics, sampled_metrics
 from llm_perf_opt.analysis.timeline_report import (
     bounds_of,
     kernel_mask,
@@ -64,6 +66,8 @@ class _Piece:
     times: dict[int, RegionTimes]
     totals: ScopeTotals
     bounds: tuple[int, int] | None
+    sampled: SampledBytes
+    steady_sampled: SampledBytes
     waiting: KnownWaiting | None  # None where the scope has a part of what its processes did
 
 
@@ -98,6 +102,7 @@ class TimelineStream:
         self._names.table.simplified = self._names.table.simplified or attribution.table.simplified
         labels = self._names.labels_of(timeline.strings, np.unique(timeline.kernels.name))
         self._seen_by_ncu |= set(regions[sorted(seen_by_ncu(timeline, attribution))].tolist())
+        self.diagnostics += used_by_others(timeline)
         self._saw_gpu = self._saw_gpu or saw_gpu(timeline)
         self._calls += rank_calls(timeline, attribution, regions)
         warmth = SteadyTimeline.of(timeline, attribution)
@@ -111,6 +116,10 @@ class TimelineStream:
                 rolled = roll_up(timeline, attribution, part.selection)
                 totals = totals_of(timeline, attribution, part, rolled)
                 warm = warmth.rolled(part.selection) if warmth.has_warmup else None
+                sampled = steady_sampled = SampledBytes.of(timeline, attribution, part.selection, rolled)
+                if warm is not None:
+                    selection = warmth.selection(part.selection)
+                    steady_sampled = SampledBytes.of(timeline, warmth.lifted, selection, warm)
                 piece = _Piece(
                     Translated.of(rolled, regions, labels),
                     None if warm is None else Translated.of(warm, regions, labels),
@@ -118,6 +127,8 @@ class TimelineStream:
                     {int(regions[n]): found for n, found in warmth.times(part.selection).items()},
                     totals,
                     bounds_of(timeline, part),
+                    sampled.renumbered(regions),
+                    steady_sampled.renumbered(regions),
                     _explained(waiting and waiting.of_scope(part.selection), attribution, warm or rolled),
                 )
                 done.append((part, piece))
@@ -160,6 +171,7 @@ class TimelineStream:
                     self._totals(pieces),
                     process_id=scope.process_id,
                     device=scope.device,
+                    metrics=self._sampled([piece.sampled for piece in pieces], rolled),
                     most_regions=None if scope is main else limit,
                     most_kernels=cut,
                 )
@@ -187,10 +199,17 @@ class TimelineStream:
         """Those regions of a scope as they are once the program is warm."""
         size = len(self._names.table)
         rolled = combined([piece.steady or piece.part for piece in pieces], size)
-        warm = builder.scope(scope.name, rolled, self._totals(pieces), process_id=scope.process_id, device=scope.device)
+        metrics = self._sampled([piece.steady_sampled for piece in pieces], rolled)
+        totals = self._totals(pieces)
+        warm = builder.scope(
+            scope.name, rolled, totals, process_id=scope.process_id, device=scope.device, metrics=metrics
+        )
         inside = sum((_padded(piece.inside, size) for piece in pieces), start=np.zeros(size, dtype=np.int64))
         held = {self._names.table.key(number): int(count) for number, count in enumerate(inside.tolist())}
         return {r.key: SteadyRegion(r, None, held[r.key]) for r in warm.regions if r.key in keys and r.instances}
+
+    def _sampled(self, parts: list[SampledBytes], rolled: RolledUp) -> dict[int, RegionMetrics]:
+        return sampled_metrics(SampledBytes.together(parts).values(rolled), self._names.table, rolled)
 
     def _plan(self) -> list[tuple[ScopeName, list[_Piece]]]:
         """Every scope with its pieces, in the order of the report."""
