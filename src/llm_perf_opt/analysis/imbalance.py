@@ -33,13 +33,13 @@ _Floats = np.typing.NDArray[np.float64]
 
 
 def kinds_of_calls(ranks: Sequence[RankCalls], table: RegionTable) -> list[list[str]]:
-    """Of each rank, what each of its calls is; of one alone nobody asks."""
-    return [_kinds(calls, table) for calls in ranks] if len(ranks) > 1 else []
+    """Of each rank, what each of its calls is."""
+    return [_kinds(calls, table) for calls in ranks]
 
 
 def send_to_one_another(kinds: Sequence[list[str]]) -> bool:
     """Do all ranks send messages to others, as the stages of a pipeline do?"""
-    return bool(kinds) and all(EXCHANGE in own for own in kinds)
+    return len(kinds) > 1 and all(EXCHANGE in own for own in kinds)
 
 
 def imbalances(

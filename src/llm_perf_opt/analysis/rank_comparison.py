@@ -36,7 +36,7 @@ class RankComparison:
         return RankComparison(
             skew.found if skew is not None else None,
             compared,
-            collective_use(calls, skew, table),
+            collective_use(calls, kinds, skew, table),
             imbalances(calls, kinds, compared, table),
             common_times(scopes, skew, table),
         )
