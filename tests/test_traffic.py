@@ -194,8 +194,11 @@ def test_each_rank_has_the_bytes_of_its_own_gpu() -> None:
     assert decode.value == pytest.approx(3 * once.value)
 
 
-def sampled_ranks(factors: Sequence[int]) -> NCUProfileRegionReport:
-    """Recordings of one rank each, without counters; each moved so many times as much as the first. 0: not sampled."""
+def sampled_ranks(factors: Sequence[int], gpus: Sequence[str] = ()) -> NCUProfileRegionReport:
+    """Recordings of one rank each, without counters; each moved so many times as much as the first. 0: not sampled.
+
+    `gpus`: how their machines call the one that each uses.
+    """
     first = read_recording(OCR)
     assert isinstance(first, Timeline)
     ((device, traffic),) = first.traffic.items()
@@ -203,6 +206,8 @@ def sampled_ranks(factors: Sequence[int]) -> NCUProfileRegionReport:
     for number, factor in enumerate(factors):
         more = Traffic(traffic.start, {name: factor * values for name, values in traffic.bytes.items()})
         own = evolve(first, source=f"rank{number}.sqlite", traffic={device: more} if factor else {})
+        if gpus:
+            own = evolve(own, gpu_facts={device: {**first.gpu_facts[device], "uuid": gpus[number]}})
         ranks.append(with_ranks(own, number) if len(factors) > 1 else own)
     return build_report(ranks, ReportOptions())
 
@@ -253,6 +258,17 @@ def test_where_one_rank_was_not_sampled_nobody_adds_up_the_others() -> None:
     assert bytes_of(told, "rank:0")["LLM@generate/decode"][READ].value > 0
     assert bytes_of(told, "rank:1")["LLM@generate/decode"] == {}
     assert bytes_of(told, "aggregate")["LLM@generate/decode"] == {}
+
+
+def test_samples_of_a_gpu_that_ranks_share_are_nobodys() -> None:
+    """Both work at the same time: what moved was for both."""
+    own = sampled_ranks([1, 2], ["GPU-0a1", "GPU-0b2"])
+    assert bytes_of(own, "aggregate")["LLM@generate/decode"][READ].source == SOURCE
+    shared = sampled_ranks([1, 2, 4], ["GPU-0a1", "GPU-0a1", "GPU-0c3"])
+    found = {
+        scope: bytes_of(shared, scope)["LLM@generate/decode"] for scope in ("rank:0", "rank:1", "rank:2", "aggregate")
+    }
+    assert [bool(found[scope]) for scope in found] == [False, False, True, False]
 
 
 def test_a_rank_asks_for_the_samples_of_its_own_gpu_and_no_other() -> None:

@@ -59,6 +59,10 @@ class SampledBytes:
                 add_moved(found.moved.setdefault(number, {}), counters)
         return found
 
+    def dropped(self) -> SampledBytes:
+        """Where the samples turn out to be of others' work, too."""
+        return SampledBytes({}, self.unknown | self.moved.keys())
+
     def values(self, rolled: RolledUp) -> dict[int, Values]:
         """Of each region, the counters that were measured well enough."""
         launches = rolled.inclusive.kernels.count

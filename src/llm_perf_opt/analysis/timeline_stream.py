@@ -51,6 +51,7 @@ from llm_perf_opt.regions.model import MemoryWork, Scope, ScopeTotals
 from llm_perf_opt.regions.patterns import NameFilter, RegionFilter
 from llm_perf_opt.regions.prepared import find_regions, prepare_timeline
 from llm_perf_opt.regions.rollup import RolledUp, roll_up
+from llm_perf_opt.regions.used_gpus import UsedGpus
 
 _MOST_EXPLAINED = 96  # regions of each recording whose waiting is looked into
 _MOST_KERNEL_ROWS = 300_000  # in all scopes together; beyond that regions list their longest only
@@ -68,6 +69,7 @@ class _Piece:
     bounds: tuple[int, int] | None
     sampled: SampledBytes
     steady_sampled: SampledBytes
+    gpus: UsedGpus
     waiting: KnownWaiting | None  # None where the scope has a part of what its processes did
 
 
@@ -88,6 +90,7 @@ class TimelineStream:
     _processes: list[tuple[ProcessUse, _Piece]] = Factory(list)
     _pieces: dict[str, list[_Piece]] = Factory(dict)  # of all other scopes, by name
     _saw_gpu: bool = False
+    _gpus: list[UsedGpus] = Factory(list)  # of each timeline
     _calls: list[RankCalls] = Factory(list)
     _steps: list[tuple[int, OfRank]] = Factory(list)
     ranks: RankComparison = Factory(RankComparison)
@@ -105,7 +108,8 @@ class TimelineStream:
         self.diagnostics += used_by_others(timeline)
         self._saw_gpu = self._saw_gpu or saw_gpu(timeline)
         self._calls += rank_calls(timeline, attribution, regions)
-        warmth = SteadyTimeline.of(timeline, attribution)
+        warmth, gpus = SteadyTimeline.of(timeline, attribution), UsedGpus.of(timeline)
+        self._gpus.append(gpus)
         self._steps += steps_of(timeline, attribution, warmth.instances, regions)
         waiting = Waiting(warmth) if self.options.verdicts else None
         done: list[tuple[ScopePart, _Piece]] = []
@@ -129,6 +133,7 @@ class TimelineStream:
                     bounds_of(timeline, part),
                     sampled.renumbered(regions),
                     steady_sampled.renumbered(regions),
+                    gpus,
                     _explained(waiting and waiting.of_scope(part.selection), attribution, warm or rolled),
                 )
                 done.append((part, piece))
@@ -171,7 +176,7 @@ class TimelineStream:
                     self._totals(pieces),
                     process_id=scope.process_id,
                     device=scope.device,
-                    metrics=self._sampled([piece.sampled for piece in pieces], rolled),
+                    metrics=self._sampled([(piece.sampled, piece.gpus) for piece in pieces], rolled),
                     most_regions=None if scope is main else limit,
                     most_kernels=cut,
                 )
@@ -199,7 +204,7 @@ class TimelineStream:
         """Those regions of a scope as they are once the program is warm."""
         size = len(self._names.table)
         rolled = combined([piece.steady or piece.part for piece in pieces], size)
-        metrics = self._sampled([piece.steady_sampled for piece in pieces], rolled)
+        metrics = self._sampled([(piece.steady_sampled, piece.gpus) for piece in pieces], rolled)
         totals = self._totals(pieces)
         warm = builder.scope(
             scope.name, rolled, totals, process_id=scope.process_id, device=scope.device, metrics=metrics
@@ -208,8 +213,10 @@ class TimelineStream:
         held = {self._names.table.key(number): int(count) for number, count in enumerate(inside.tolist())}
         return {r.key: SteadyRegion(r, None, held[r.key]) for r in warm.regions if r.key in keys and r.instances}
 
-    def _sampled(self, parts: list[SampledBytes], rolled: RolledUp) -> dict[int, RegionMetrics]:
-        return sampled_metrics(SampledBytes.together(parts).values(rolled), self._names.table, rolled)
+    def _sampled(self, parts: list[tuple[SampledBytes, UsedGpus]], rolled: RolledUp) -> dict[int, RegionMetrics]:
+        """Samples of a GPU that ranks share are of the work of both: whose bytes they are nobody knows."""
+        known = [part.dropped() if gpus.shares_with(self._gpus) else part for part, gpus in parts]
+        return sampled_metrics(SampledBytes.together(known).values(rolled), self._names.table, rolled)
 
     def _plan(self) -> list[tuple[ScopeName, list[_Piece]]]:
         """Every scope with its pieces, in the order of the report."""
