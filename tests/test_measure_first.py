@@ -101,7 +101,7 @@ def test_a_program_that_is_killed_is_not_said_to_be_broken(tools: Path, capsys: 
     program = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
     assert main(["measure", "--out", "run", "--", sys.executable, "-c", program]) == 4
     said = capsys.readouterr().err
-    assert "killed from outside (SIGKILL)" in said
+    assert "killed from outside (SIGKILL, exit code -9)" in said
     assert "dmesg" in said
     assert "Fix the program" not in said
 

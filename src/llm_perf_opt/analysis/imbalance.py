@@ -137,7 +137,12 @@ def uneven(found: Sequence[Imbalance], region: str) -> list[Diagnosis]:
         if one.kind == EXPERTS:
             said.append(diagnose("EXPERTS_UNEVEN", sections=one.sections, common=common, lost=lost, most=one.most))
         else:
-            extra, where = percent(one.uneven_share, ".0"), visible(region, 120)
-            code = "PIPELINE_BUBBLES" if one.uneven_share >= _TOLD else "PIPELINE_BUBBLES.even"
-            said.append(diagnose(code, region=where, common=common, lost=lost, uneven=extra, most=one.most))
+            where = visible(region, 120)
+            if one.uneven_share < _TOLD:
+                said.append(diagnose("PIPELINE_BUBBLES.even", region=where, common=common, lost=lost))
+                continue
+            extra = percent(one.uneven_share, ".0")
+            said.append(
+                diagnose("PIPELINE_BUBBLES", region=where, common=common, lost=lost, uneven=extra, most=one.most)
+            )
     return said
