@@ -134,7 +134,7 @@ faults: setup
 # Ray in an environment of its own: it needs other versions of much that is here.
 cluster: $(TORCH_STAMP)
 	@command -v slurmctld >/dev/null || [ -x /usr/sbin/slurmctld ] || [ "$$(id -u)" != 0 ] || \
-		DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends slurmctld slurmd slurm-client munge openmpi-bin mpich
+		DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300 install -y --no-install-recommends slurmctld slurmd slurm-client munge openmpi-bin mpich
 	@[ -x $(VENV)/ray/bin/ray ] || { $(BIN)/python -m venv $(VENV)/ray && $(VENV)/ray/bin/python -m pip install --quiet --disable-pip-version-check 'ray[default]'; }
 	@[ -x $(VENV)/ray/bin/kubernetes-validate ] || $(VENV)/ray/bin/python -m pip install --quiet --disable-pip-version-check kubernetes-validate
 	@$(BIN)/python -c 'import hydra_plugins.hydra_submitit_launcher' 2>/dev/null || $(PIP) hydra-submitit-launcher

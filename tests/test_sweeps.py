@@ -24,7 +24,7 @@ from llm_perf_opt.comparing.sweep_plots import sweep_plots
 from llm_perf_opt.errors import UserError
 from llm_perf_opt.files import cache_folder
 from llm_perf_opt.rundir.inventory import take_inventory
-from llm_perf_opt.runners import app, deep_profile_runner, overrides
+from llm_perf_opt.runners import app, deep_profile_runner, llm_profile_runner, overrides
 from llm_perf_opt.runners.gpu_slot import gpu_slot, lock_file
 from printed import check_printed
 
@@ -197,3 +197,20 @@ def test_the_preset_of_joblib_runs_a_sweep(capsys: pytest.CaptureFixture[str]) -
     words = [program, "-m", "launch=joblib", "run.mode=light", "run.top_n_kernels=5,6", "hydra.sweep.dir=sweep"]
     assert app.start(deep_profile_runner.job, words) == 0
     assert len(json.loads(Path("sweep/sweep.json").read_text())["jobs"]) == 2
+
+
+@pytest.mark.process
+@pytest.mark.torch
+@pytest.mark.slow
+def test_a_sweep_on_a_cpu_compares_what_the_jobs_took(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Jobs of stage 1 leave recordings and no report; which parts of a model are stages differs between them."""
+    words = ["-m", "device=cpu", "model=tiny_llm", "infer.max_new_tokens=2,8", f"hydra.sweep.dir={tmp_path / 'sweep'}"]
+    assert app.start(llm_profile_runner.job, words) == 0
+    found = json.loads((tmp_path / "sweep" / "sweep.json").read_text())
+    assert found["keys"] == ["infer.max_new_tokens"]
+    assert len({job["stage"] for job in found["jobs"]}) == 1
+    assert all(job["time_ns"] and job["tokens_per_s"] and not job["problem"] for job in found["jobs"])
+    assert "Shortest time: infer.max_new_tokens=2 (job 0)" in capsys.readouterr().out
+    assert any(job["on_front"] for job in found["jobs"])
+    assert found["best"].keys() == {"tokens_per_s", "time_ns"}
+    assert not list((tmp_path / "sweep").glob("*/report.json"))

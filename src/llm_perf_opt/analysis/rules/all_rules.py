@@ -67,12 +67,12 @@ RULES: tuple[Rule, ...] = tuple(
         host_graphs,
         launch_graph,
         host_python,
+        comm_skew,
         host_wait,
         only_warmup,
         host_unknown,
         copy_pinned,
         copy_host,
-        comm_skew,
         comm_exposed,
         gpu_clocks,
         # Whole parts of a program that need not be, then kernels by what they do, then by how.

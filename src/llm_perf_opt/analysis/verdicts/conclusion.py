@@ -20,6 +20,7 @@ from llm_perf_opt.regions.fixes import AlsoIn, Answer, CodeLine, Fix
 from llm_perf_opt.regions.labels import full_label, host_sentence, once_note, steadily, subject
 from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport, Opportunity, Verdict
 from llm_perf_opt.regions.names import short_kernel_name, visible
+from llm_perf_opt.regions.rank_skew import differing_ranks
 from llm_perf_opt.regions.ranking import (
     all_steady_time,
     evaluated_instances,
@@ -296,11 +297,15 @@ def _on_the_host(report: NCUProfileRegionReport, regions: Sequence[NCUProfileReg
         why = "the program ran without a profiler: nothing shows what the host and the GPU did"
     else:
         why = "no GPU work is in the recording: these are times of ranges on the host"
+    first = f"To find out, run{'' if measured else ' on a machine with a GPU'}: {_PROFILE}"
+    steps = report.rank_steps
+    if steps is not None and (named := differing_ranks(steps)):
+        first = f"Look at what ranks do differently in {visible(steps.region, 120)}: {named}. {first}"
     return Answer(
         stage=longest.key,
         where=host_sentence(longest, regions) + _beside(others),
         why=f"Cannot tell, because {why}.",
-        do_first=f"To find out, run{'' if measured else ' on a machine with a GPU'}: {_PROFILE}",
+        do_first=first,
     )
 
 
