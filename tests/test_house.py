@@ -28,9 +28,9 @@ SHARED_NAMES = ("__init__.py", "argv.py", "columns.py", "files.py")
 # 73,750 without gains of kernels that ran at a lower clock in the recording, trials of calls that run once and are compiled,
 # gaps with their cause in Perfetto, waits between tokens, and comparisons that know who waited for a CPU and
 # which profiler recorded, plots over the keys of a sweep, formats that say how their
-# files begin, and one fix for a cause that several stages have.
+# files begin, one fix for a cause that several stages have, and a page that says what to type.
 # Raised only with a capability, in the commit that brings it.
-MOST_LINES = 74_950
+MOST_LINES = 75_000
 
 # Words of the last column of the table in CONTRIBUTING.md, as far as they have no other meaning in this field.
 NOT_OURS = re.compile(

@@ -151,7 +151,7 @@ function describeStrip() {
       return i ? [" ", button] : [button];
     })) : null,
   );
-  byId("strip-readout").textContent = "A column is filled as far as the GPU was busy, in the colours of the kernel families. Point at anything for its numbers; Ctrl + wheel or + and − zoom, drag or ← → move, n and p step through the launches.";
+  byId("strip-readout").textContent = "Each column is filled by the share of time the GPU was busy, coloured by kernel family. Point at anything for its numbers; Ctrl + wheel or + and − to zoom, drag or ← → to move, n and p to step through the launches.";
   strip.setAttribute("aria-label", `${byId("strip-what").textContent}: ${plural(gaps.launches, "launch")}, GPU busy ${percent(gaps.busy, gaps.to - gaps.from)}, ${plural(gaps.list.length, "gap")}`);
   strip.dataset.launches = gaps.launches;
   strip.dataset.gaps = gaps.list.length;
@@ -166,6 +166,7 @@ const devicesShown = () => {
 
 function drawStrip() {
   if (!recorded || shown.instance === null) return;
+  markZoom();
   const ratio = window.devicePixelRatio || 1;
   const full = strip.parentElement.clientWidth - 34;
   const width = full - GUTTER;
@@ -350,6 +351,11 @@ function zoomTo(from, to) {
   let begin = Math.min(Math.max(from, low), high - size);
   Object.assign(shown, { from: begin, to: begin + size });
   drawStrip();
+}
+// Where all is shown there is nothing to zoom out of.
+function markZoom() {
+  const all = shown.from <= shown.start && shown.to >= shown.end;
+  for (const id of ["zoom-out", "zoom-fit"]) byId(id).disabled = all;
 }
 const zoomBy = (factor, at = (shown.from + shown.to) / 2) => zoomTo(at - (at - shown.from) * factor, at + (shown.to - at) * factor);
 
