@@ -132,8 +132,8 @@ def test_other_numbers_of_the_tutorials_and_the_faq_are_the_measured_ones() -> N
     ]
     pairs = compared["pairs"]
     alarms = (
-        f"In {len(pairs['alike'])} more pairs nothing had changed, and five runs a side raised {pairs['alarms']} alarms. "
-        f"One run a side raised {pairs['one_run_alarms']} in {pairs['one_run_pairs']} pairs"
+        f"In {len(pairs['alike'])} more pairs nothing had changed, and five runs per side raised {pairs['alarms']} alarms. "
+        f"One run per side raised {pairs['one_run_alarms']} in {pairs['one_run_pairs']} pairs"
     )
     latencies = []
     for name, key, factor, unit, digits in (
