@@ -30,7 +30,7 @@ SHARED_NAMES = ("__init__.py", "argv.py", "columns.py", "files.py")
 # which profiler recorded, plots over the keys of a sweep, formats that say how their
 # files begin, one fix for a cause that several stages have, and a page that says what to type.
 # Raised only with a capability, in the commit that brings it.
-MOST_LINES = 75_000
+MOST_LINES = 75_050
 
 # Words of the last column of the table in CONTRIBUTING.md, as far as they have no other meaning in this field.
 NOT_OURS = re.compile(
