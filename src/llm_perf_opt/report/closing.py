@@ -27,11 +27,15 @@ _UNEXPLAINED = "host.unknown"  # a fix that asks for another recording
 _OF_RUNNERS = "--resolved"  # a built-in model is started with a file of its run, gone by now: nobody can type that
 
 
-def print_closing(result: str, page: Path | None, following: str) -> None:
-    """The three sentences; `page` is None where none was written. A line each: paths and commands are copied."""
+def print_closing(result: str, page: Path | None, following: str, *, leaves_page: bool = True) -> None:
+    """The three sentences; `page` is None where none was written. A line each: paths and commands are copied.
+
+    Verbs that never leave a page say what was found, and what to type next.
+    """
     from llm_perf_opt.report.terminal import console
 
-    lines = [("Result:", result), ("Page:", str(page) if page else "none was written"), ("Next:", following)]
+    shown = str(page) if page else "none was written" if leaves_page else ""
+    lines = [("Result:", result), ("Page:", shown), ("Next:", following)]
     for label, text in lines:
         if text:
             console().print(f"{label} {printable(text)}", markup=False, soft_wrap=True)
