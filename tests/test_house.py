@@ -28,10 +28,10 @@ SHARED_NAMES = ("__init__.py", "argv.py", "columns.py", "files.py")
 # 73,750 without gains of kernels that ran at a lower clock in the recording, trials of calls that run once and are compiled,
 # gaps with their cause in Perfetto, waits between tokens, and comparisons that know who waited for a CPU and
 # which profiler recorded, plots over the keys of a sweep, formats that say how their
-# files begin, one fix for a cause that several stages have, bytes of each rank without counters, and stages of a
-# pipeline that wait for a busier one.
+# files begin, one fix for a cause that several stages have, a page that says what to type, bytes of each rank without
+# counters, and stages of a pipeline that wait for a busier one.
 # Raised only with a capability, in the commit that brings it.
-MOST_LINES = 75_500
+MOST_LINES = 75_650
 
 # Words of the last column of the table in CONTRIBUTING.md, as far as they have no other meaning in this field.
 NOT_OURS = re.compile(

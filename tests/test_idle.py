@@ -22,6 +22,7 @@ from llm_perf_opt.regions.columns import CALL, OPERATOR, PYTHON, UNKNOWN, CodeSp
 from llm_perf_opt.regions.idle import IdleCause, IdleTime
 from llm_perf_opt.regions.model import NCUProfileRegionReport, RegionPerformance
 from llm_perf_opt.regions.whole_recording import with_whole_recording
+from llm_perf_opt.report.stages import each_ns, stage_regions
 from test_join_rules import timeline as made
 from test_verdicts import evaluated, performance
 
@@ -399,6 +400,21 @@ def test_a_program_that_runs_ahead_is_timed_on_the_gpu() -> None:
     assert of.tokens is not None
     assert of.tokens.tokens.value == 40
     assert of.tokens.now.of("token/s") == pytest.approx(40 / 5.4e-3)
+
+
+def test_a_part_of_a_step_does_not_take_as_long_as_the_step() -> None:
+    """Forward and backward take turns on the GPU: the time from one forward to the next is that of both."""
+    names, works = ("forward", "backward"), (MS, 3 * MS)
+    ranges = [(names[n % 2], 20_000 * n, 20_000 * n + 10_000) for n in range(10)]
+    starts = [200_000 + 4 * MS * (n // 2) + (n % 2) * MS for n in range(10)]
+    timeline = made(ranges, [("k", start, works[n % 2]) for n, start in enumerate(starts)])
+    timeline.kernels.host_time[:] = [20_000 * n + 5_000 for n in range(10)]
+    found = evaluated(timeline)
+    for region in stage_regions(found):
+        side = performance(found, region.name).gpu_side
+        assert side is not None
+        assert (side.step_ns, side.fills_steps, each_ns(region)) == (4 * MS, False, None)
+    assert "takes 15 ms in 5 steps, 3 ms each on average" in found.answer.where
 
 
 # -- recordings of the repository, against plain loops over the same rows ------------------------------------

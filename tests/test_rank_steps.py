@@ -63,7 +63,7 @@ def test_each_step_of_each_rank_with_its_waiting_and_transfer() -> None:
         waits = [0, 0, 2_000_000 if row.rank != 1 else 0, 0, 0, 0]
         assert row.waiting_ns == pytest.approx(waits, abs=2_000)
     codes = {one.code: one.message for one in report.diagnostics}
-    assert codes["RANK_STEPS"].startswith("3 ranks go through step 6 times; the common time of a steady one")
+    assert codes["RANK_STEPS"].startswith("3 ranks go through step 6 times; a steady one takes")
 
 
 def test_the_common_time_is_that_of_the_slowest() -> None:

@@ -254,9 +254,10 @@ def _gain(stage: NCUProfileRegion, fix: Fix) -> str:
     takes = takes if of_work else max(min(takes, own), fix.gain_ns)
     words = fix_words().get(fix.rule)
     saves = "this is about" if words is not None and words.looks else "that can save up to"
+    of_it = "process" if runs > 1 and stage.is_whole_recording else full_label(stage)
     text = (
         f"{fix.action.rstrip('.')}: {saves} {_time(fix.gain_ns)} of the {_time(takes)} "
-        f"of {of_work}{each}{full_label(stage)}{_on_average(stage, takes)}."
+        f"of {of_work}{each}{of_it}{_on_average(stage, takes)}."
     )
     light = stage.performance.speed_of_light if stage.performance else None
     if light is not None and light.limit.value > 0 and stage.time_source == "timeline":

@@ -403,7 +403,7 @@ def _turns(split: TimeSplit, gpus: int) -> str:
 def _steps(side: GpuSide) -> str:
     """How the instances look from the GPU's side."""
     took, idle, between = (shown(nanoseconds(t)) for t in (side.time_ns, side.idle_ns, side.idle_between_ns))
-    each = f" in {side.instances:,} steps, one every {shown(nanoseconds(side.step_ns))}" if side.step_ns else ""
+    each = f" in {side.instances:,} steps, {side.each}" if side.step_ns else ""
     of_that = f", {between} of that between steps" if side.step_ns else ""
     return (
         f"The host runs ahead: the ranges end before their GPU work does. On the GPU it takes {took}{each}, "
