@@ -29,8 +29,10 @@ SHARED_NAMES = ("__init__.py", "argv.py", "columns.py", "files.py")
 # gaps with their cause in Perfetto, waits between tokens, and comparisons that know who waited for a CPU and
 # which profiler recorded, plots over the keys of a sweep, formats that say how their
 # files begin, and one fix for a cause that several stages have.
+# 74,950 without lines of fixes by the very launches, waits and copies that they take, intervals of all gains, gaps that
+# several short things fill together, and waits between alternating steps that have one owner.
 # Raised only with a capability, in the commit that brings it.
-MOST_LINES = 74_950
+MOST_LINES = 75_650
 
 # Words of the last column of the table in CONTRIBUTING.md, as far as they have no other meaning in this field.
 NOT_OURS = re.compile(

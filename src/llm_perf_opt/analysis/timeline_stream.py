@@ -11,8 +11,10 @@ import attrs
 import numpy as np
 from attrs import Factory, define
 
+from llm_perf_opt.analysis.code_lines import CodeLines
 from llm_perf_opt.analysis.collective_use import collective_use
 from llm_perf_opt.analysis.imbalance import imbalances
+from llm_perf_opt.analysis.known_waiting import KnownWaiting
 from llm_perf_opt.analysis.rank_steps import OfRank, rank_steps, steps_of
 from llm_perf_opt.analysis.ranks import CommonTimes, RankCalls, common_times, compare_ranks, rank_calls
 from llm_perf_opt.analysis.report_options import ReportOptions
@@ -40,7 +42,7 @@ from llm_perf_opt.analysis.timeline_report import (
 )
 from llm_perf_opt.analysis.verdicts.performance import SteadyRegion
 from llm_perf_opt.analysis.verdicts.rules import verdict_rules
-from llm_perf_opt.analysis.waiting import KnownWaiting, Waiting
+from llm_perf_opt.analysis.waiting import Waiting
 from llm_perf_opt.diagnosis import Diagnosis
 from llm_perf_opt.regions.attribution import Attribution
 from llm_perf_opt.regions.columns import Int64s, Timeline
@@ -108,7 +110,7 @@ class TimelineStream:
         self._ranks += rank_calls(timeline, attribution, regions)
         warmth = SteadyTimeline.of(timeline, attribution)
         self._steps += steps_of(timeline, attribution, warmth.instances, regions)
-        waiting = Waiting(warmth) if self.options.verdicts else None
+        waiting = Waiting(warmth, CodeLines.of(warmth)) if self.options.verdicts else None
         done: list[tuple[ScopePart, _Piece]] = []
         parts = timeline_scopes(timeline, kernel_mask(timeline, self.kernel_filter), aggregate=True)
         for part in parts:

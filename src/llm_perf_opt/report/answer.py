@@ -66,7 +66,13 @@ class ShownFix:
         """All of it in one line."""
         tried = f" {self.tried}" if self.tried else ""
         also = f" {self.also}" if self.also else ""
-        return f"{self.where}: {self.fix.action.rstrip('.')}: {self.gain}. {self.fix.because}.{self.at}{also}{tried}"
+        return f"{self.where}: {self.fix.action.rstrip('.')}: {self.gain}{self.interval}. {self.fix.because}.{self.at}{also}{tried}"
+
+    @property
+    def interval(self) -> str:
+        """What the gain may be instead."""
+        ends = self.fix.gain_interval_ns
+        return f", interval {duration(ends[0])} to {duration(ends[1])}" if ends else ""
 
     @property
     def tried(self) -> str:

@@ -16,7 +16,7 @@ RULE = Rule(
         looks=True,
     ),
     find=collectives_found("comm.skew"),
-    gain="The time that ranks spend in collectives waiting for the last one.",
+    gain="The time that ranks spend in collectives waiting for the last one, from half of it to all.",
     variants={
         "unsure": Words(
             because="{odd}, {usual} are usual: perhaps it waits for another rank",

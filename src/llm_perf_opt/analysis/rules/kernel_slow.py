@@ -16,7 +16,7 @@ RULE = Rule(
         looks=True,
     ),
     find=above_the_roof("kernel.slow"),
-    gain="At most the time above the roof.",
+    gain="At most the time above the roof; at least what is above three fifths of the roof, which good kernels reach.",
     variants={
         "small": Words(
             because="{families}, {time} of {now}, up to {recoverable} of it above the roof",

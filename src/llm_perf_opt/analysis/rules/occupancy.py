@@ -15,5 +15,5 @@ RULE = Rule(
         action="use fewer registers or less shared memory for each block (launch bounds, smaller tiles)",
     ),
     find=limits_found("occupancy"),
-    gain="What all warps being resident would give, at best; not below the roof.",
+    gain="What all warps being resident would give, at best; not below the roof. The interval begins at half of it.",
 )

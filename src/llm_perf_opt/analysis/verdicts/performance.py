@@ -14,7 +14,7 @@ from llm_perf_opt.analysis.report_options import ReportOptions
 from llm_perf_opt.analysis.rules.all_rules import fix_words
 from llm_perf_opt.analysis.verdicts import times
 from llm_perf_opt.analysis.verdicts.breakdown import rule_summaries, signature_records, time_by_bound, time_by_family
-from llm_perf_opt.analysis.verdicts.by_line import kernel_sources, line_records, with_lines
+from llm_perf_opt.analysis.verdicts.by_line import kernel_sources, line_records, places_of_kernels, with_lines
 from llm_perf_opt.analysis.verdicts.communication_costs import Communication, RankWaiting
 from llm_perf_opt.analysis.verdicts.counted_work import Amounts
 from llm_perf_opt.analysis.verdicts.evaluated import Evaluated, could_be_a_graph, from_graphs
@@ -41,6 +41,7 @@ from llm_perf_opt.metrics.families import MEMCPY, MULTIPLYING, OTHER
 from llm_perf_opt.metrics.groups import MetricGroups, groups_for
 from llm_perf_opt.metrics.hardware.limits import GpuHardware
 from llm_perf_opt.metrics.quantity import Quantity, nanoseconds, shown
+from llm_perf_opt.regions.code import Place
 from llm_perf_opt.regions.idle import GpuSide, IdleTime
 from llm_perf_opt.regions.labels import counted as count_of
 from llm_perf_opt.regions.model import (
@@ -77,6 +78,7 @@ class WaitingFacts(Protocol):
     def launched(self, key: str) -> Launched | None: ...
     def gpu_side(self, key: str) -> GpuSide | None: ...
     def exposed_copies(self, key: str) -> int: ...
+    def copied(self, key: str) -> Mapping[Place, float]: ...
 
 
 @define(eq=False)
@@ -191,12 +193,13 @@ class Evaluator:
             launched = self.waiting.launched(region.key) if self.waiting is not None else None
             if launched is not None and pace != 1.0:
                 launched = evolve(launched, time_ns=at_pace(launched.time_ns, pace))
-            launched = launched or Launched.of_sums(launches)
+            launched = launched or Launched.of_sums(launches, places_of_kernels(sources))
             free = Free.all_of(launched, _waiting(region, light, split, verdict, graphable, idle))
             known = Evaluated(
                 *(region, split, light, families, limits, communication, verdict, facts, launched, free, self.gpu),
                 steps=told,
                 phases=self.phases,
+                copied=self.waiting.copied(region.key) if self.waiting is not None and _copies(split) else {},
             )
             found = opportunities(known)
         counted = times.token_count(region, steps, told) if region.time_source == "timeline" else None
@@ -235,7 +238,7 @@ class Evaluator:
         side = self.waiting.gpu_side(region.key) if times.returns_early(split) else None
         if side is not None:
             split = times.from_gpu_side(split, side)
-        if split.host_copies is not None and split.host_copies.value:
+        if _copies(split):
             split.exposed_copies = nanoseconds(self.waiting.exposed_copies(region.key) * pace)
         return split, side
 
@@ -363,6 +366,11 @@ class Evaluator:
         reasons = ["times are ncu's, not of the undisturbed program"] if region.time_source == "ncu" else []
         quality = CounterQuality(known, work.spread, reasons)
         return evaluate("kernels", facts, quality) or cannot_tell("known_share", facts)
+
+
+def _copies(split: TimeSplit) -> bool:
+    """Between host and device."""
+    return split.host_copies is not None and bool(split.host_copies.value)
 
 
 def _action(rule: str) -> str:
