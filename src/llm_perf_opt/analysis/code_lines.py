@@ -289,25 +289,32 @@ class IdleLines:
     _names: set[str] = Factory(set)
 
     @staticmethod
-    def of(timeline: Timeline, process: int, gaps: Gaps, spans: CodeSpans | None = None) -> IdleLines | None:
-        """Of the thread that launches and has most to tell; None where nothing is known of it. `spans`: instead of lines."""
+    def of(
+        timeline: Timeline, process: int, gaps: Gaps, spans: CodeSpans | None = None, only: Int64s | None = None
+    ) -> IdleLines | None:
+        """Of the thread that launches and has most to tell; None where nothing is known of it.
+
+        `spans`: instead of lines. `only`: some of the gaps, in order; None: all.
+        """
         spans = timeline.code if spans is None else spans
+        only = np.arange(len(gaps)) if only is None else only
         launching = np.unique(np.concatenate([work.thread[work.process == process] for work in timeline.work]))
         mine = np.flatnonzero((spans.process == process) & np.isin(spans.thread, launching))
-        if not len(mine) or not len(gaps):
+        if not len(mine) or not len(only):
             return None
         thread = int(np.argmax(np.bincount(spans.thread[mine])))
         mine = mine[spans.thread[mine] == thread]
         mine = mine[np.argsort(spans.start[mine], kind="stable")]
-        cuts = np.sort(np.concatenate([gaps.start, gaps.end, spans.start[mine], spans.end[mine]]))
+        starts, ends = gaps.start[only], gaps.end[only]
+        cuts = np.sort(np.concatenate([starts, ends, spans.start[mine], spans.end[mine]]))
         cuts = cuts[np.append(True, cuts[1:] > cuts[:-1])]
         begin, finish = cuts[:-1], cuts[1:]
-        gap = np.searchsorted(gaps.start, begin, side="right") - 1
+        gap = np.searchsorted(starts, begin, side="right") - 1
         span = np.searchsorted(spans.start[mine], begin, side="right") - 1
         both = (gap >= 0) & (span >= 0)
-        both &= (finish <= gaps.end[np.maximum(gap, 0)]) & (finish <= spans.end[mine][np.maximum(span, 0)])
+        both &= (finish <= ends[np.maximum(gap, 0)]) & (finish <= spans.end[mine][np.maximum(span, 0)])
         place = spans.place[mine][span[both]].astype(np.int64)
-        gap = gap[both]
+        gap = only[gap[both]]
         return IdleLines(begin[both], finish[both], gap, gaps.cause[gap].astype(np.int64), place, timeline.strings)
 
     def names(self, name: Callable[[str], str]) -> set[str]:

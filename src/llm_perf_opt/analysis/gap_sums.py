@@ -131,7 +131,7 @@ def _operators(timeline: Timeline, process: int, gaps: Gaps) -> IdleLines | None
     one = np.flatnonzero(outermost_around(calls) == np.arange(len(calls)))
     process_of = np.array(timeline.threads, dtype=np.int32)[calls.thread[one]]
     spans = CodeSpans(calls.start[one], calls.end[one], process_of, calls.thread[one], calls.name[one])
-    return IdleLines.of(timeline, process, gaps, spans)
+    return IdleLines.of(timeline, process, gaps, spans, gaps.named)
 
 
 def _several(timeline: Timeline, process: int, gaps: Gaps) -> IdleLines | None:
@@ -162,4 +162,4 @@ def _several(timeline: Timeline, process: int, gaps: Gaps) -> IdleLines | None:
     )
     one = np.flatnonzero(outermost_around(found) == np.arange(len(found)))
     spans = CodeSpans(start[one], end[one], process_of[thread[one]], found.thread[one], found.name[one])
-    return IdleLines.of(timeline, process, gaps, spans)
+    return IdleLines.of(timeline, process, gaps, spans, alone)
