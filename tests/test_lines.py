@@ -38,7 +38,7 @@ from llm_perf_opt.readers.open import read_recording
 from llm_perf_opt.regions.attribution import attribute
 from llm_perf_opt.regions.code import Place, parse_place
 from llm_perf_opt.regions.columns import Timeline
-from llm_perf_opt.regions.model import RegionPerformance
+from llm_perf_opt.regions.model import NCUProfileRegionReport, RegionPerformance
 from llm_perf_opt.regions.operator_calls import product_shape
 from llm_perf_opt.regions.signatures import Signature
 from llm_perf_opt.regions.tensors import as_text, from_text
@@ -591,6 +591,24 @@ def test_work_of_a_line_is_that_of_the_launches_that_take_as_long() -> None:
         line: (flops.of("FLOP"), dram.of("B"), roof) for line, (flops, dram, roof) in told.items() if flops and dram
     }
     assert each == {1: (20e12, 10e12, 0.5), 2: (80e12, 40e12, 0.75), 3: (50e12, 25e12, 0.625)}
+
+
+def test_recordings_of_several_ranks_have_their_lines_too() -> None:
+    """The same program twice: the table and the fixes are those of one, of twice as many steps."""
+    path = recording("lines-*-eager")
+    one, both = (build_report([read_timeline(path)] * count, ReportOptions()) for count in (1, 2))
+
+    def told(report: NCUProfileRegionReport) -> tuple[dict[int, tuple[int, float]], dict[int, float]]:
+        step = regions_of(report.main_scope)["step"].performance
+        assert step
+        assert step.lines_known == 1.0
+        fix = next(fix for fix in report.answer.fixes if fix.rule == "launch.graph")
+        lines = {line.line: (line.calls, line.time.of("ns")) for line in step.lines if line.calls}
+        return lines, {line.line: line.time_ns or 0.0 for line in fix.lines}
+
+    (of_one, fix_of_one), (of_both, fix_of_both) = told(one), told(both)
+    assert of_both == {line: (2 * calls, pytest.approx(2 * time)) for line, (calls, time) in of_one.items()}
+    assert fix_of_both == pytest.approx(fix_of_one)
 
 
 def test_every_output_shows_the_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

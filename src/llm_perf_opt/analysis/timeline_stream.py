@@ -14,6 +14,7 @@ from attrs import Factory, define
 from llm_perf_opt.analysis.code_lines import CodeLines
 from llm_perf_opt.analysis.collective_use import collective_use
 from llm_perf_opt.analysis.imbalance import imbalances
+from llm_perf_opt.analysis.known_code import KnownCode
 from llm_perf_opt.analysis.known_waiting import KnownWaiting
 from llm_perf_opt.analysis.rank_steps import OfRank, rank_steps, steps_of
 from llm_perf_opt.analysis.ranks import CommonTimes, RankCalls, common_times, compare_ranks, rank_calls
@@ -69,6 +70,7 @@ class _Piece:
     totals: ScopeTotals
     bounds: tuple[int, int] | None
     waiting: KnownWaiting | None  # None where the scope has a part of what its processes did
+    code: KnownCode | None  # None where the recording tells of none
 
 
 @define(eq=False)
@@ -97,6 +99,7 @@ class TimelineStream:
     common: CommonTimes = Factory(CommonTimes)
     steady: dict[str, dict[str, SteadyRegion]] = Factory(dict)  # scope -> region key; empty where nothing warms up
     waiting: dict[str, KnownWaiting] = Factory(dict)  # by scope
+    code: dict[str, KnownCode] = Factory(dict)  # the same
 
     def add(self, timeline: Timeline) -> None:
         """Take what a timeline adds to the report."""
@@ -110,7 +113,8 @@ class TimelineStream:
         self._ranks += rank_calls(timeline, attribution, regions)
         warmth = SteadyTimeline.of(timeline, attribution)
         self._steps += steps_of(timeline, attribution, warmth.instances, regions)
-        waiting = Waiting(warmth, CodeLines.of(warmth)) if self.options.verdicts else None
+        code = CodeLines.of(warmth) if self.options.verdicts else None
+        waiting = Waiting(warmth, code) if self.options.verdicts else None
         done: list[tuple[ScopePart, _Piece]] = []
         parts = timeline_scopes(timeline, kernel_mask(timeline, self.kernel_filter), aggregate=True)
         for part in parts:
@@ -127,6 +131,7 @@ class TimelineStream:
                     totals,
                     bounds_of(timeline, part),
                     _explained(waiting and waiting.of_scope(part.selection), attribution, warm or rolled),
+                    _coded(code and code.of_scope(part.selection.kernels), attribution, warm or rolled),
                 )
                 done.append((part, piece))
             if part.process is not None:
@@ -175,6 +180,8 @@ class TimelineStream:
             self._add_times(scopes[-1], pieces)
             if known := [piece.waiting for piece in pieces if piece.waiting is not None]:
                 self.waiting[scope.name] = KnownWaiting.together(known)
+            if lines := [piece.code for piece in pieces if piece.code is not None]:
+                self.code[scope.name] = KnownCode.together(lines)
             if any(piece.steady is not None for piece in pieces):
                 self.steady[scope.name] = self._steady_regions(builder, scope, pieces, warmed_up(scopes[-1]))
         self.diagnostics += builder.diagnoses()
@@ -236,13 +243,23 @@ def _explained(waiting: Waiting | None, attribution: Attribution, rolled: Rolled
     if waiting is None:
         return None
     known, late = KnownWaiting(), verdict_rules().thresholds["returns_early"]
-    for number in np.argsort(-np.maximum(rolled.wall, rolled.busy), kind="stable")[:_MOST_EXPLAINED].tolist():
+    for number in _longest(rolled):
         wall, busy, idle = (int(column[number]) for column in (rolled.wall, rolled.busy, rolled.idle))
         if wall:
             early = busy - (wall - idle) > late * wall
             copies = bool(rolled.inclusive.host_copies.time[number])
             known.add(waiting, attribution.table.key(number), early=early, copies=copies)
     return known
+
+
+def _coded(code: CodeLines | None, attribution: Attribution, rolled: RolledUp) -> KnownCode | None:
+    """The same of the lines that launch."""
+    return None if code is None else KnownCode.of(code, [attribution.table.key(n) for n in _longest(rolled)])
+
+
+def _longest(rolled: RolledUp) -> list[int]:
+    found: list[int] = np.argsort(-np.maximum(rolled.wall, rolled.busy), kind="stable")[:_MOST_EXPLAINED].tolist()
+    return found
 
 
 def _renumbered(counts: Int64s, regions: Int64s) -> Int64s:

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from attrs import Factory, define, evolve
 
-from llm_perf_opt.analysis.code_lines import CodeLines
+from llm_perf_opt.analysis.code_lines import LaunchedFrom
 from llm_perf_opt.analysis.report_options import ReportOptions
 from llm_perf_opt.analysis.rules.all_rules import fix_words
 from llm_perf_opt.analysis.verdicts import times
@@ -81,6 +81,15 @@ class WaitingFacts(Protocol):
     def copied(self, key: str) -> Mapping[Place, float]: ...
 
 
+class CodeFacts(Protocol):
+    """Which lines launch the kernels of a region, by its key (`analysis.code_lines`)."""
+
+    @property
+    def source(self) -> str: ...
+    def launches(self, key: str) -> list[LaunchedFrom]: ...
+    def callers(self, key: str) -> dict[Place, Place]: ...
+
+
 @define(eq=False)
 class Inputs:
     """What verdicts need that is not in the report."""
@@ -96,7 +105,7 @@ class Inputs:
     undisturbed: Mapping[str, Mapping[str, float]] = Factory(dict)
     timed_on_gpu: Collection[str] = ()  # keys of those that the GPU's clock timed
     waiting: Mapping[str, WaitingFacts] = Factory(dict)  # by scope; none where nothing is known of it
-    code: Mapping[str, CodeLines] = Factory(dict)  # by scope: which lines launch; none where nothing is known of it
+    code: Mapping[str, CodeFacts] = Factory(dict)  # by scope: which lines launch; none where nothing is known of it
     slowest: Mapping[str, str] = Factory(dict)  # of ranks together: the scope of the rank that takes longest, by key
     # By scope and key, where there are several ranks: how long each waits for those that come later.
     rank_waiting: Mapping[str, Mapping[str, RankWaiting]] = Factory(dict)
@@ -114,7 +123,7 @@ class Evaluator:
     inputs: Inputs
     scope: str = ""
     waiting: WaitingFacts | None = None  # None where nothing is known of this scope
-    code: CodeLines | None = None  # the same
+    code: CodeFacts | None = None  # the same
     phases: Mapping[str, Timing] = Factory(dict)  # of a server: its kinds of steps by name
     launches_known: bool = True  # most kernels have a launching call: which region they belong to can be told
 
