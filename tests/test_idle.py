@@ -320,14 +320,14 @@ def waiting_steps(*waits: int) -> RegionPerformance:
 
 
 def test_the_gain_of_waiting_has_the_interval_of_its_instances() -> None:
-    """Twenty steps, of which the last five wait longer: from the second shortest to the second longest."""
+    """Twenty steps, of which the last five wait longer: from 0.9 times the second shortest to 1.25 times the second longest."""
     waits = [10 * MS + n * 100_000 for n in range(15)] + [13 * MS, 14 * MS, 15 * MS, 16 * MS, 20 * MS]
     of = waiting_steps(*waits)
     assert of.idle is not None
     (found,) = [one for one in of.opportunities if one.rule == "host.python"]
     assert found.interval is not None
     assert found.recoverable.of("ns") == pytest.approx(sum(waits), rel=0.001)
-    assert [end.of("ns") / 20 for end in found.interval] == pytest.approx([10_100_000, 16 * MS], rel=0.001)
+    assert [end.of("ns") / 20 for end in found.interval] == pytest.approx([0.9 * 10_100_000, 1.25 * 16 * MS], rel=0.001)
     assert set(of.idle.spread) >= {"", "python"}
 
 
@@ -336,7 +336,7 @@ def test_of_one_instance_the_interval_is_wide() -> None:
     assert of.idle is not None
     assert of.idle.spread == {}
     (found,) = of.opportunities
-    assert found.interval == [found.time * 0.5, found.time]
+    assert found.interval == [found.time * 0.45, found.of]  # no more than the whole
 
 
 @pytest.mark.parametrize(

@@ -440,6 +440,9 @@ def test_the_gain_is_near_what_mending_gained(recorded: str, tmp_path: Path) -> 
     fix = fixes_of(recorded, tmp_path)[rules._constant(rules.PROGRAMS / f"{name}.py", "RULE")]
     gained = (MEASURED[name]["before"]["ms"] - MEASURED[name]["after"]["ms"]) * 1e6
     assert fix.gain_ns == pytest.approx(gained, rel=0.25)
+    assert fix.gain_interval_ns
+    low, high = fix.gain_interval_ns
+    assert low <= gained <= high
 
 
 def test_kernels_that_ran_slower_in_the_recording_promise_no_more_than_they_take_by_themselves(tmp_path: Path) -> None:

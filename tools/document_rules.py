@@ -20,11 +20,10 @@ time that one rule explains is not counted by another. A rule whose evidence is 
 
 Every gain has an interval (`gain_interval_ns`). Of kernels it goes from what they reach at least to what they reach at
 best; each rule says how. Of idle time it is its spread: what the steady instance loses that is at the 10th percentile,
-and the one at the 90th, widened to the mean, which is the gain itself. Where there is one instance, nothing tells how
-much others differ: it goes from half of the idle time to all of it.
+and the one at the 90th, widened to the mean, which is the gain itself; and, because some waiting stays and other goes
+with it, from 0.9 times the one to 1.25 times the other, as mending gained in the programs of `benchmarks/rules/`. Where
+there is one instance, nothing tells how much others differ: half of the idle time stands for the 10th percentile.
 
-[rules-h200.md](../benchmarks/results/rules-h200.md) compares the predicted gain of each rule with the gain measured on
-an H200; the programs are in `benchmarks/rules/`.
 """
 
 
