@@ -31,9 +31,9 @@ SHARED_NAMES = ("__init__.py", "argv.py", "columns.py", "files.py")
 # files begin, and one fix for a cause that several stages have.
 # 74,950 without lines of fixes by the very launches, waits and copies that they take, intervals of all gains, gaps that
 # several short things fill together, waits between alternating steps that have one owner, lines of several ranks, and
-# a track of the host of recordings without lines.
+# a track of the host of recordings without lines, and an example for every rule.
 # Raised only with a capability, in the commit that brings it.
-MOST_LINES = 75_700
+MOST_LINES = 75_720
 
 # Words of the last column of the table in CONTRIBUTING.md, as far as they have no other meaning in this field.
 NOT_OURS = re.compile(

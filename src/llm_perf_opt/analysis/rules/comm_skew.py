@@ -17,6 +17,9 @@ RULE = Rule(
     ),
     find=collectives_found("comm.skew"),
     gain="The time that ranks spend in collectives waiting for the last one, from half of it to all.",
+    before="batch = texts[rank::world]  # one rank has the long ones",
+    after="batch = balanced(texts)[rank]  # the same number of tokens for each rank",
+    unless="The late rank has work that only one can do, as writing a checkpoint, and does it seldom.",
     variants={
         "unsure": Words(
             because="{odd}, {usual} are usual: perhaps it waits for another rank",
