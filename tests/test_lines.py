@@ -638,6 +638,15 @@ def test_a_fix_names_the_lines_it_is_about() -> None:
     assert fix.lines[0].function == "waits"
 
 
+@pytest.mark.parametrize("program", ["eager", "graph", "train", "waits"])
+def test_lines_of_a_fix_add_up_to_what_it_says_it_takes(program: str) -> None:
+    found = evaluated(read_timeline(recording(f"lines-*-{program}"))).opportunities
+    assert found
+    for one in found:
+        known = sum(line.time_ns or 0.0 for line in one.lines) / one.time.of("ns")
+        assert 0.97 < known < 1.001, (one.region, one.rule)
+
+
 def test_planted_waits_are_named_with_their_line_and_their_time() -> None:
     """Five steady steps of six, in milliseconds: what the program itself measured, without the first step."""
     found = step_of(read_timeline(recording("lines-*-waits")))
