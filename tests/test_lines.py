@@ -619,6 +619,8 @@ def test_every_output_shows_the_lines(tmp_path: Path, capsys: pytest.CaptureFixt
         text = (tmp_path / "out" / name).read_text(encoding="utf-8")
         assert "By line" in text
         assert "lines.py:31 forward" in text
+        assert "At lines.py:33 forward" in text  # beside the fix
+        assert "806 µs to 1.32 ms" in text  # its interval
     found = json.loads((tmp_path / "out" / "report.json").read_text(encoding="utf-8"))
     (step,) = [r["performance"] for r in found["scopes"][-1]["regions"] if r["key"] == "step"]
     assert {line["line"] for line in step["lines"] if line["calls"]} == {LINE_OF[tag] for tag in _EAGER}
