@@ -9,6 +9,7 @@ import io
 import json
 import sys
 import tarfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from llm_perf_opt.analysis.rules.gains import generation_of
 from llm_perf_opt.readers.kineto import read_kineto
 from llm_perf_opt.readers.measured import read_measured
 from llm_perf_opt.regions.fixes import Fix
+from llm_perf_opt.regions.model import NCUProfileRegionReport
 from llm_perf_opt.regions.tensors import EXPANDED, STRIDED, Tensor, as_text, from_text
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
@@ -40,8 +42,11 @@ Operator = tuple[str, list[Any]]  # name, and dims of its inputs, or (dims, type
 Launch = tuple[str, float, list[Operator]]  # kernel, µs, operators around it
 
 
-def recorded(launches: list[Launch], steps: int = 4) -> bytes:
-    """A trace of steps that launch all of this one behind the other, the host ahead of the GPU."""
+def recorded(launches: list[Launch], steps: int = 4, lines: Sequence[int] = ()) -> bytes:
+    """A trace of steps that launch all of this one behind the other, the host ahead of the GPU.
+
+    `lines`: of `train.py`, the line of the function that makes each launch.
+    """
     events: list[dict[str, Any]] = []
     host, gpu, correlation = 1000.0, 1000.0, 0
 
@@ -52,8 +57,10 @@ def recorded(launches: list[Launch], steps: int = 4) -> bytes:
 
     for _ in range(steps):
         begin = host
-        for kernel, length, operators in launches:
+        for number, (kernel, length, operators) in enumerate(launches):
             correlation += 1
+            if lines:
+                event("python_function", f"train.py({lines[number]}): f{lines[number]}", host - 0.1, 4.8)
             for depth, (name, inputs) in enumerate(operators):
                 event("cpu_op", name, host + 0.1 * depth, 4 - 0.2 * depth, **given(inputs))
             event("cuda_runtime", "cudaLaunchKernel", host + 2.0, 0.5, correlation=correlation)
@@ -76,9 +83,12 @@ def given(inputs: list[Any]) -> dict[str, Any]:
     }
 
 
-def fixes(launches: list[Launch]) -> dict[str, Fix]:
-    timeline = read_kineto(io.BytesIO(recorded(launches)), "trace.json")
-    return {fix.rule: fix for fix in build_report([timeline], ReportOptions()).answer.fixes}
+def fixes(launches: list[Launch], lines: Sequence[int] = ()) -> dict[str, Fix]:
+    return {fix.rule: fix for fix in reported(recorded(launches, lines=lines)).answer.fixes}
+
+
+def reported(trace: bytes) -> NCUProfileRegionReport:
+    return build_report([read_kineto(io.BytesIO(trace), "trace.json")], ReportOptions())
 
 
 def mm(rows: int, columns: int, depth: int, kernel: str = GEMM, us: float = 0.0, kind: str = BF16) -> Launch:
@@ -175,6 +185,66 @@ def test_a_rule_sees_its_case_and_promises_what_the_roof_allows(rule: str) -> No
     assert low <= fix.gain_ns <= high
     # Nothing of it is promised by another rule.
     assert not {other for other in found if other not in (rule, "launch.graph")}, found
+
+
+LAYOUT = copy(
+    100, ([32, 16, 256, 128], BF16, [524288, 128, 2048, 1]), [32, 16, 256, 128], "aten::contiguous", "aten::clone"
+)
+
+
+def test_the_lines_of_a_fix_are_those_of_the_launches_that_it_took() -> None:
+    """One kernel at three places: two change a layout, one of them twice a step; the third fills a cache, as it must."""
+    fills = copy(300, ([32, 16, 256, 128], BF16), [32, 16, 256, 128])
+    found = fixes([BIG, LAYOUT, BIG, LAYOUT, BIG, LAYOUT, BIG, fills, BIG], [1, 20, 1, 20, 1, 30, 1, 40, 1])
+    fix = found["copy.layout"]
+    assert {line.line: line.time_ns for line in fix.lines} == pytest.approx({20: 200e3, 30: 100e3})
+    assert fix.lines[0].function == "f20"
+
+
+@pytest.mark.parametrize("rule", SHOWN)
+def test_the_times_of_a_fix_s_lines_add_up_to_what_it_takes(rule: str) -> None:
+    """Each launch on a line of its own: those that the rule took, and no other, are named."""
+    launches, _ = SHOWN[rule]
+    report = reported(recorded(launches, lines=range(1, len(launches) + 1)))
+    (found,) = [one for one in report.opportunities if one.rule == rule]
+    assert sum(line.time_ns or 0.0 for line in found.lines) == pytest.approx(found.time.of("ns"), rel=1e-6)
+    (fix,) = [fix for fix in report.answer.fixes if fix.rule == rule]
+    assert {line.line for line in fix.lines} <= set(range(1, len(launches) + 1))
+    spent = {line.line: line.time_ns for line in fix.lines}
+    assert spent == pytest.approx({number: 1e3 * launches[number - 1][1] for number in spent}, abs=2)
+
+
+def test_waiting_that_a_rule_takes_from_another_keeps_its_lines() -> None:
+    """Experts in a loop wait at their own lines; that waiting is `launch.graph` elsewhere."""
+    expert: list[Launch] = [
+        ("void at::native::DeviceSelectSweepKernel", 1, [("aten::where", []), ("aten::nonzero", [[4096]])]),
+        mm(16, 2048, 2048, us=1),
+        ("void at::native::indexFuncLargeIndex", 1, [("aten::index_add_", [[4096, 2048]])]),
+    ]
+    fix = fixes(expert * 16, [11, 12, 13] * 16)["moe.loop"]
+    spent = {line.line: line.time_ns or 0.0 for line in fix.lines}
+    assert set(spent) == {11, 12, 13}
+    assert min(spent.values()) > 3 * 16e3  # a microsecond of the GPU, and four in which it waits
+
+
+def test_each_copy_has_the_line_that_makes_it() -> None:
+    events = []
+
+    def event(category: str, name: str, start: float, length: float, **args: Any) -> None:
+        pid, tid = (0, 7) if category == "gpu_memcpy" else (10, 10)
+        common = {"ph": "X", "cat": category, "name": name, "pid": pid, "tid": tid}
+        events.append({**common, "ts": start, "dur": length, "args": args})
+
+    event("user_annotation", "step", 0, 10_000)
+    for number, (line, length) in enumerate(((7, 3000), (8, 1000))):
+        begin = 100 + 4000 * number
+        event("python_function", f"train.py({line}): load", begin, 60)
+        event("cuda_runtime", "cudaMemcpyAsync", begin + 10, 20, correlation=number)
+        copied = {"correlation": number, "device": 0, "bytes": 1 << 20}
+        event("gpu_memcpy", "Memcpy HtoD (Pinned -> Device)", begin + 100, length, **copied)
+    trace = json.dumps({"deviceProperties": [H200], "traceEvents": events}).encode()
+    (fix,) = [fix for fix in reported(trace).answer.fixes if fix.rule == "copy.host"]
+    assert {line.line: line.time_ns for line in fix.lines} == pytest.approx({7: 3e6, 8: 1e6})
 
 
 def test_kernels_of_cuda_cores_are_about_their_type_whatever_alignment_they_were_made_for() -> None:
@@ -320,11 +390,12 @@ def test_rules_are_complete() -> None:
         for words in (rule.costs, rule.seen, rule.gain):
             assert words.endswith(".")
         assert not rule.title.endswith(".")
-        assert bool(rule.before) == bool(rule.after)
+        assert rule.before
+        assert rule.after != rule.before
+        assert rule.unless.endswith(".")
     assert set(ids) <= set(fix_words())
     shown = [rule for rule in RULES if rule.id in LISTED]
     assert len(shown) == len(LISTED)
-    assert all(rule.before and rule.unless.endswith(".") for rule in shown)
 
 
 def test_tensors_are_written_as_text_and_back() -> None:
@@ -370,6 +441,9 @@ def test_the_gain_is_near_what_mending_gained(recorded: str, tmp_path: Path) -> 
     fix = fixes_of(recorded, tmp_path)[rules._constant(rules.PROGRAMS / f"{name}.py", "RULE")]
     gained = (MEASURED[name]["before"]["ms"] - MEASURED[name]["after"]["ms"]) * 1e6
     assert fix.gain_ns == pytest.approx(gained, rel=0.25)
+    assert fix.gain_interval_ns
+    low, high = fix.gain_interval_ns
+    assert low <= gained <= high
 
 
 def test_kernels_that_ran_slower_in_the_recording_promise_no_more_than_they_take_by_themselves(tmp_path: Path) -> None:

@@ -15,7 +15,6 @@ from typing import Any
 
 from attrs import Factory, define, evolve
 
-from llm_perf_opt.analysis.code_lines import CodeLines
 from llm_perf_opt.analysis.counter_report import counter_scopes
 from llm_perf_opt.analysis.gpu_condition import held_down_clock
 from llm_perf_opt.analysis.imbalance import uneven, uneven_stages
@@ -34,7 +33,7 @@ from llm_perf_opt.analysis.verdicts.attach import attach
 from llm_perf_opt.analysis.verdicts.conclusion import conclude
 from llm_perf_opt.analysis.verdicts.counted_work import usable, with_totals
 from llm_perf_opt.analysis.verdicts.launches import KindList, Launches, of_results
-from llm_perf_opt.analysis.verdicts.performance import Inputs, SteadyRegion, WaitingFacts
+from llm_perf_opt.analysis.verdicts.performance import CodeFacts, Inputs, SteadyRegion, WaitingFacts
 from llm_perf_opt.analysis.verification import verify
 from llm_perf_opt.diagnosis import Diagnosis, diagnose
 from llm_perf_opt.metrics.hardware import parse_overrides
@@ -71,7 +70,7 @@ class _Found:
     launches_of: Callable[[str, NCUProfileRegion], Launches | None] | None = None  # see `Inputs`
     steady: dict[str, dict[str, SteadyRegion]] = Factory(dict)  # see `Inputs`
     waiting: Mapping[str, WaitingFacts] = Factory(dict)  # see `Inputs`
-    code: Mapping[str, CodeLines] = Factory(dict)  # see `Inputs`
+    code: Mapping[str, CodeFacts] = Factory(dict)  # see `Inputs`
     ranks: RankComparison = Factory(RankComparison)
 
 
@@ -134,6 +133,7 @@ def build_streamed_report(
         detail=partial(timeline_detail, *stream.first),
         steady=stream.steady,
         waiting=stream.waiting,
+        code=stream.code,
         ranks=stream.ranks,
     )
     again = partial(build_streamed_report, read, measured=measured)

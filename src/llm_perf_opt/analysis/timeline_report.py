@@ -80,7 +80,8 @@ class TimelineReport:
         with ThreadPoolExecutor(max_workers=1) as worker:
             pending = worker.submit(roll_up, self.timeline, self.attribution, parts[-1].selection)
             self.warmth = SteadyTimeline.of(self.timeline, self.attribution)
-            waiting = Waiting(self.warmth)
+            code = CodeLines.of(self.warmth)
+            waiting = Waiting(self.warmth, code)
             if self.options.verdicts:
                 waiting.prepare()
             whole = pending.result()
@@ -96,7 +97,6 @@ class TimelineReport:
         self.diagnostics += diagnoses + pooling(self.attribution.table, self.region_filter)
         done = [(parts[-1], whole, *self._extras(parts[-1], whole, counters, self.attribution))]
         self.timeline.environment.update(gpu_facts(self.timeline, self.warmth.energy))
-        code = CodeLines.of(self.warmth)
         timings: dict[str, dict[str, Timing]] = {}  # by scope, of those that hold the same the first
         for part in shown:
             twin = next((d for d in done if same_selection(d[0].selection, part.selection)), None)

@@ -11,6 +11,9 @@ import attrs
 import numpy as np
 from attrs import Factory, define
 
+from llm_perf_opt.analysis.code_lines import CodeLines
+from llm_perf_opt.analysis.known_code import KnownCode
+from llm_perf_opt.analysis.known_waiting import KnownWaiting
 from llm_perf_opt.analysis.rank_comparison import RankComparison
 from llm_perf_opt.analysis.rank_steps import OfRank, steps_of
 from llm_perf_opt.analysis.ranks import RankCalls, rank_calls
@@ -41,7 +44,7 @@ from llm_perf_opt.analysis.timeline_report import (
 )
 from llm_perf_opt.analysis.verdicts.performance import SteadyRegion
 from llm_perf_opt.analysis.verdicts.rules import verdict_rules
-from llm_perf_opt.analysis.waiting import KnownWaiting, Waiting
+from llm_perf_opt.analysis.waiting import Waiting
 from llm_perf_opt.diagnosis import Diagnosis
 from llm_perf_opt.regions.attribution import Attribution
 from llm_perf_opt.regions.columns import Int64s, Timeline
@@ -71,6 +74,7 @@ class _Piece:
     steady_sampled: SampledBytes
     gpus: UsedGpus
     waiting: KnownWaiting | None  # None where the scope has a part of what its processes did
+    code: KnownCode | None  # None where the recording tells of none
 
 
 @define(eq=False)
@@ -96,6 +100,7 @@ class TimelineStream:
     ranks: RankComparison = Factory(RankComparison)
     steady: dict[str, dict[str, SteadyRegion]] = Factory(dict)  # scope -> region key; empty where nothing warms up
     waiting: dict[str, KnownWaiting] = Factory(dict)  # by scope
+    code: dict[str, KnownCode] = Factory(dict)  # the same
 
     def add(self, timeline: Timeline) -> None:
         """Take what a timeline adds to the report."""
@@ -111,7 +116,8 @@ class TimelineStream:
         warmth, gpus = SteadyTimeline.of(timeline, attribution), UsedGpus.of(timeline)
         self._gpus.append(gpus)
         self._steps += steps_of(timeline, attribution, warmth.instances, regions)
-        waiting = Waiting(warmth) if self.options.verdicts else None
+        code = CodeLines.of(warmth) if self.options.verdicts else None
+        waiting = Waiting(warmth, code) if self.options.verdicts else None
         done: list[tuple[ScopePart, _Piece]] = []
         parts = timeline_scopes(timeline, kernel_mask(timeline, self.kernel_filter), aggregate=True)
         for part in parts:
@@ -135,6 +141,7 @@ class TimelineStream:
                     steady_sampled.renumbered(regions),
                     gpus,
                     _explained(waiting and waiting.of_scope(part.selection), attribution, warm or rolled),
+                    _coded(code and code.of_scope(part.selection.kernels), attribution, warm or rolled),
                 )
                 done.append((part, piece))
             if part.process is not None:
@@ -184,6 +191,8 @@ class TimelineStream:
             self._add_times(scopes[-1], pieces)
             if known := [piece.waiting for piece in pieces if piece.waiting is not None]:
                 self.waiting[scope.name] = KnownWaiting.together(known)
+            if lines := [piece.code for piece in pieces if piece.code is not None]:
+                self.code[scope.name] = KnownCode.together(lines)
             if any(piece.steady is not None for piece in pieces):
                 self.steady[scope.name] = self._steady_regions(builder, scope, pieces, warmed_up(scopes[-1]))
         self.diagnostics += builder.diagnoses()
@@ -249,13 +258,23 @@ def _explained(waiting: Waiting | None, attribution: Attribution, rolled: Rolled
     if waiting is None:
         return None
     known, late = KnownWaiting(), verdict_rules().thresholds["returns_early"]
-    for number in np.argsort(-np.maximum(rolled.wall, rolled.busy), kind="stable")[:_MOST_EXPLAINED].tolist():
+    for number in _longest(rolled):
         wall, busy, idle = (int(column[number]) for column in (rolled.wall, rolled.busy, rolled.idle))
         if wall:
             early = busy - (wall - idle) > late * wall
             copies = bool(rolled.inclusive.host_copies.time[number])
             known.add(waiting, attribution.table.key(number), early=early, copies=copies)
     return known
+
+
+def _coded(code: CodeLines | None, attribution: Attribution, rolled: RolledUp) -> KnownCode | None:
+    """The same of the lines that launch."""
+    return None if code is None else KnownCode.of(code, [attribution.table.key(n) for n in _longest(rolled)])
+
+
+def _longest(rolled: RolledUp) -> list[int]:
+    found: list[int] = np.argsort(-np.maximum(rolled.wall, rolled.busy), kind="stable")[:_MOST_EXPLAINED].tolist()
+    return found
 
 
 def _renumbered(counts: Int64s, regions: Int64s) -> Int64s:

@@ -41,6 +41,9 @@ class IdleTime:
     sizes: list[GapSize] = Factory(list)  # largest first
     causes: list[IdleCause] = Factory(list)  # most time first
     lines: list[IdleLine] = Factory(list)  # where the host was meanwhile, most time first; empty where nothing tells
+    # By cause, "" of all together: the 10th and the 90th percentile of the steady instances as parts of their mean, which
+    # lies between them; empty where there is one instance.
+    spread: dict[str, list[float]] = Factory(dict)
 
     def by_cause(self) -> dict[str, int]:
         """Time of each cause, most first."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from attrs import evolve
+
 from llm_perf_opt.analysis.rules.collectives import collectives_found
 from llm_perf_opt.analysis.rules.rule import Rule, Words
 from llm_perf_opt.analysis.verdicts.evaluated import Evaluated
@@ -15,7 +17,8 @@ _WAITS = ("host.unknown", "host.wait")  # of a stage that has nothing to do yet
 def _find(of: Evaluated) -> Iterator[Found]:
     for found in collectives_found("comm.skew")(of):
         if of.communication.stages is not None:  # beyond its messages, a stage waits with an idle GPU
-            of.free.take_idle(_WAITS, max((found.time - of.communication.exposed).of("ns"), 0.0))
+            waits = of.free.take_idle(_WAITS, max((found.time - of.communication.exposed).of("ns"), 0.0))
+            found = evolve(found, idle=waits)
         yield found
 
 
@@ -30,7 +33,10 @@ RULE = Rule(
         looks=True,
     ),
     find=_find,
-    gain="The time that ranks spend in collectives waiting for the last one; of a pipeline, what its slowest stage computes beyond the average.",
+    gain="The time that ranks spend in collectives waiting for the last one, from half of it to all; of a pipeline, what its slowest stage computes beyond the average.",
+    before="batch = texts[rank::world]  # one rank has the long ones",
+    after="batch = balanced(texts)[rank]  # the same number of tokens for each rank",
+    unless="The late rank has work that only one can do, such as writing a checkpoint, and does it seldom.",
     variants={
         "unsure": Words(
             because="{odd}, {usual} are usual: perhaps it waits for another rank",

@@ -13,14 +13,17 @@ from llm_perf_opt.analysis.verdicts.findings import Found
 from llm_perf_opt.metrics.quantity import nanoseconds
 
 _IN_A_GRAPH = 1_000  # ns between two kernels of a CUDA graph
+_LEAST = 0.8  # of what is won, where all instances are alike
 
 
 def _find(of: Evaluated) -> Iterator[Found]:
     """A graph leaves short gaps between its kernels."""
     left = nanoseconds(_IN_A_GRAPH * of.split.launches)
     for found in idle_of("launch.graph")(of):
-        if (won := found.recoverable - left).value > 0:
-            yield evolve(found, recoverable=won, interval=(won * 0.8, found.recoverable))
+        if (won := found.recoverable - left).value > 0 and found.interval is not None:
+            low, high = found.interval
+            least = min(max(low - left, nanoseconds(0)), won * _LEAST)
+            yield evolve(found, recoverable=won, interval=(least, high))
 
 
 RULE = Rule(

@@ -32,10 +32,11 @@ def _find(of: Evaluated) -> Iterator[Found]:
         return
     rows = (selects | puts | product) & inside & of.free.rows
     products = above_peak(of, rows & product, (0.3, 0.1, 0.5))
-    idle = of.free.take_idle(_CAUSES, of.light.waiting_ns)
+    waiting = of.free.take_idle(_CAUSES, of.light.waiting_ns)
+    idle = sum(part.time_ns for part in waiting)
     around = launched.time(rows & ~product)
     gain = Gain(products.likely + 0.7 * around + idle, 0.6 * (around + idle), products.high + around + idle)
-    yield from found_in_kernels(of, "moe.loop", rows, gain, waiting=idle, experts=f"{experts:.0f}")
+    yield from found_in_kernels(of, "moe.loop", rows, gain, waiting=waiting, experts=f"{experts:.0f}")
 
 
 def _called(selects: Bools, product: Bools, puts: Bools) -> tuple[Bools, int]:

@@ -11,15 +11,13 @@ from collections.abc import Iterable, Sequence
 from attrs import evolve
 
 from llm_perf_opt.analysis.rules.all_rules import fix_words
-from llm_perf_opt.analysis.verdicts.evaluated import could_be_a_graph, from_graphs
-from llm_perf_opt.analysis.verdicts.idle_causes import causes_of
 from llm_perf_opt.analysis.verdicts.rules import UNKNOWN, verdict_rules
 from llm_perf_opt.diagnosis import Diagnosis
 from llm_perf_opt.metrics.quantity import nanoseconds, shown
 from llm_perf_opt.regions.fixes import AlsoIn, Answer, CodeLine, Fix
 from llm_perf_opt.regions.labels import full_label, host_sentence, once_note, steadily, subject
 from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport, Opportunity, Verdict
-from llm_perf_opt.regions.names import short_kernel_name, visible
+from llm_perf_opt.regions.names import visible
 from llm_perf_opt.regions.rank_skew import differing_ranks
 from llm_perf_opt.regions.ranking import (
     all_steady_time,
@@ -34,7 +32,7 @@ from llm_perf_opt.regions.ranking import (
 _WORTH = 0.1  # of the time of all stages: a gain that makes a stage worth looking at before a longer one
 _FIRST = 0.05  # of its stage: a smaller gain is not what to do first where a measurement would tell more
 _OTHERS_NAMED = 2
-_LINES = 5  # of a fix
+_LINES = 10  # of a fix
 _PROFILE = "llm-perf profile -- CMD"
 _OF_SERVERS = "serve."  # rules
 _LONGER = 1.01  # than the time of a stage: what a fix is a part of is not that
@@ -154,24 +152,14 @@ def _fix(stage: NCUProfileRegion, found: Sequence[Opportunity], share: float) ->
     )
 
 
-def _lines(stage: NCUProfileRegion, found: Sequence[Opportunity]) -> list[CodeLine]:
-    """Lines of the program that a fix is about: where the host is while the GPU waits, or what launches the kernels."""
-    performance, each = stage.performance, 1 / _instances(stage)
-    if performance is None:
-        return []
-    rules, kernels = {o.rule for o in found}, {name for o in found for name in o.kernels}
-    causes = causes_of(rules, could_be_a_graph(stage, performance.time), from_graphs(stage))
-    idle = [line for line in performance.idle.lines if line.cause in causes] if performance.idle is not None else []
-    lines = [(line.file, line.line, line.function, float(line.time_ns)) for line in idle]
-    for source in performance.sources:
-        if short_kernel_name(source.kernel_name) in kernels:
-            lines += [(line.file, line.line, line.function, line.time_ns or 0.0) for line in source.lines]
+def _lines(stage: NCUProfileRegion, found: Iterable[Opportunity]) -> list[CodeLine]:
+    """Lines of the program that a fix is about, and what each takes of an instance."""
     times: dict[tuple[str, int, str], float] = {}
-    for file, line_number, function, time in lines:
-        place = (file, line_number, function)
-        times[place] = times.get(place, 0.0) + time
+    for line in (line for one in found for line in one.lines):
+        place = (line.file, line.line, line.function)
+        times[place] = times.get(place, 0.0) + (line.time_ns or 0.0) / _instances(stage)
     ordered = sorted(times.items(), key=lambda item: -item[1])[:_LINES]
-    return [CodeLine(*at, time * each) for at, time in ordered if time > 0]
+    return [CodeLine(*at, time) for at, time in ordered]
 
 
 def _interval(found: Sequence[Opportunity], scale: float) -> list[float] | None:
