@@ -259,6 +259,14 @@ def test_experts_in_a_loop_are_one_fix() -> None:
     assert set(found) == {"moe.loop"}
     assert found["moe.loop"].because.startswith("16 experts")
     assert "moe.loop" not in fixes(expert * 2 + [BIG] * 4)
+    # A decoder with a static cache: attention turns its mask into values with where, and nobody selects rows.
+    mask = ("void at::native::elementwise_kernel", 5, [("aten::scaled_dot_product_attention", []), ("aten::where", [])])
+    layer = [
+        mask,
+        mm(128, 2048, 2048, us=10),
+        ("index_elementwise_kernel", 10, [("aten::index_copy_", [[4096, 2048]])]),
+    ]
+    assert "moe.loop" not in fixes(layer * 16)
     # Rows are selected and put back, as embeddings are, hundreds of launches apart.
     apart = [expert[0], expert[1], *([mm(128, 2048, 2048, us=10)] * 60), expert[3]]
     assert "moe.loop" not in fixes(apart * 12)
@@ -284,6 +292,25 @@ def test_a_forward_operator_in_a_gradient_of_pytorch_is_computed_again(gradient:
     backward = [(f"autograd::engine::evaluate_function: {gradient}", []), (gradient, [])]
     found = fixes([BIG, ("void gelu_kernel", 100, gelu), BIG, ("void gelu_kernel", 100, [*backward, *gelu]), BIG])
     assert ("recompute" in found) == again
+
+
+def test_a_backward_that_is_a_stage_of_its_own_shows_that_the_forward_runs_again() -> None:
+    """The first forward is in another stage; PyTorch's own gradients call several of its operators all the same."""
+    node = [("autograd::engine::evaluate_function: MmBackward0", []), ("MmBackward0", [])]
+    gelu, norm = ("aten::gelu", [[8192, 4096]]), ("aten::layer_norm", [[8192, 4096]])
+    again: list[Launch] = [("void gelu_kernel", 100, [*node, gelu]), ("void layer_norm_kernel", 100, [*node, norm])]
+    assert fixes([BIG, *again, BIG])["recompute"].gain_ns == pytest.approx(200e3, rel=0.1)
+    assert "recompute" not in fixes([BIG, again[0], BIG])  # one alone may be of a gradient that somebody wrote
+
+
+def test_softmax_of_attention_is_no_loss() -> None:
+    """Scores in fp32 over a long sequence are as wide as a vocabulary, and are cast likewise."""
+    scores: list[Launch] = [
+        (CAST, 1500, [("aten::to", []), ("aten::copy_", [([8192, 128256], FP32), ([8192, 128256], BF16)])]),
+        ("void cunn_SoftMaxForward<…>", 3000, [("aten::_softmax", [([8192, 128256], FP32)])]),
+    ]
+    assert "loss.fp32" in fixes([*SHOWN["loss.fp32"][0]])
+    assert "loss.fp32" not in fixes(scores)
 
 
 def test_graph_breaks_promise_only_the_time_between_pieces() -> None:
