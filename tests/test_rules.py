@@ -313,6 +313,22 @@ def test_softmax_of_attention_is_no_loss() -> None:
     assert "loss.fp32" not in fixes(scores)
 
 
+@pytest.mark.parametrize(("us", "own", "told"), [(40, 0, False), (40, 400, True), (1500, 0, True)])
+def test_another_stage_is_named_where_it_is_worth_a_look(us: float, own: float, told: bool) -> None:
+    """Chains of elementwise kernels in `log`, and in `train`. Where `train` has none, nobody begins with 2 % elsewhere."""
+    trained, logged = [BIG] * 8 + elementwise(own, 4 * bool(own)), elementwise(us, 4)
+    trace = json.loads(recorded([*trained, *logged]))
+    for step in [event for event in trace["traceEvents"] if event["name"] == "step"]:
+        middle = step["ts"] + 5.0 * len(trained)
+        parts = (("train", step["ts"], middle - 1), ("log", middle, middle + 5.0 * len(logged) - 1))
+        for name, begin, end in parts:
+            trace["traceEvents"].append(step | {"name": name, "ts": begin, "dur": end - begin})
+        trace["traceEvents"].remove(step)
+    found = build_report([read_kineto(io.BytesIO(json.dumps(trace).encode()), "trace.json")], ReportOptions()).answer
+    stages = {stage for fix in found.fixes for stage in (fix.stage, *(also.stage for also in fix.also))}
+    assert ("log" in stages) == told, found
+
+
 def test_graph_breaks_promise_only_the_time_between_pieces() -> None:
     """In each piece four launches, of which the first has to wait for its entry: 5 µs, as any other. The rest stays."""
     pieces = [

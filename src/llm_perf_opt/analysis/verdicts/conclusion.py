@@ -54,7 +54,11 @@ def conclude(report: NCUProfileRegionReport) -> Answer:
     steps = [region for region in scope.regions if _is_step(region)] if stage.is_whole_recording else []
     fixes |= {one.key: [fix for fix in _fixes(one, ()) if fix.rule.startswith(_OF_SERVERS)] for one in steps}
     lengths = {other.key: _instances(other) for other in (*stages, *steps)}
-    rest = sorted((fix for found in fixes.values() for fix in found), key=lambda f: -f.gain_ns * lengths[f.stage])
+    whole = sum(all_steady_time(one) or 0 for one in stages)
+    # Nobody looks at another stage for less, nor begins with it.
+    least = (verdict_rules().thresholds["least_opportunity"] if own else _FIRST) * whole
+    worth = {id(f): f.gain_ns * lengths[f.stage] for found in fixes.values() for f in found}
+    rest = sorted((f for found in fixes.values() for f in found if worth[id(f)] >= least), key=lambda f: -worth[id(f)])
     return Answer(
         stage=stage.key,
         verdict=verdict.bound,
