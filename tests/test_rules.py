@@ -313,6 +313,18 @@ def test_softmax_of_attention_is_no_loss() -> None:
     assert "loss.fp32" not in fixes(scores)
 
 
+@pytest.mark.parametrize(("operators", "share"), [(0, 0.775), (1, 0.755), (6, 0.58)])
+def test_a_graph_is_not_promised_the_time_of_the_profiler_of_pytorch(operators: int, share: float) -> None:
+    """Launches of 40 µs with 8 µs of work each, and 3.3 µs for each operator that is written down."""
+    around: list[Operator] = [("aten::tanh", [])] * operators
+    trace = json.loads(recorded([(ELEMENTWISE, 1.0, around)] * 40))
+    for event in trace["traceEvents"]:
+        event["ts"], event["dur"] = 8 * event["ts"], 8 * event["dur"]
+    found = build_report([read_kineto(io.BytesIO(json.dumps(trace).encode()), "trace.json")], ReportOptions()).answer
+    assert found.fixes[0].rule == "launch.graph"
+    assert found.fixes[0].gain_share == pytest.approx(share, abs=0.02)
+
+
 @pytest.mark.parametrize(("us", "own", "told"), [(40, 0, False), (40, 400, True), (1500, 0, True)])
 def test_another_stage_is_named_where_it_is_worth_a_look(us: float, own: float, told: bool) -> None:
     """Chains of elementwise kernels in `log`, and in `train`. Where `train` has none, nobody begins with 2 % elsewhere."""
