@@ -25,15 +25,17 @@ def _find(of: Evaluated) -> Iterator[Found]:
 
 
 def _without_profiler(of: Evaluated, waiting: float) -> float:
-    """What becomes of the waiting where PyTorch's profiler does not write down every operator.
+    """What becomes of the waiting where PyTorch's profiler does not write down every operator with its shapes.
 
     Shorter waiting is a part of a shorter time: a step that waits for launches alone keeps about the same share.
+    Behind a GPU that is busy most of what it adds is hidden.
     """
-    operators, now = sum(of.launched.annotations.values()), of.light.now.of("ns")
-    if not operators or not waiting or of.split.profiled_wall is not None:
+    launched, now = of.launched, of.light.now.of("ns")
+    written = sum(launched.annotations.values()) if any(kind.tensors for kind in launched.kinds) else 0
+    if not written or not waiting or of.split.profiled_wall is not None or of.verdict.bound not in ("launch", "host"):
         return 1.0
     thresholds = verdict_rules().thresholds
-    added, least = operators * thresholds["torch_us_per_operator"], of.split.launches * thresholds["host_us_per_launch"]
+    added, least = written * thresholds["torch_us_per_operator"], of.split.launches * thresholds["host_us_per_launch"]
     alone = min(max(now - added * 1e3, now - waiting, least * 1e3), now)
     return (1 - (now - waiting) / alone) * now / waiting
 
@@ -48,7 +50,7 @@ RULE = Rule(
         action='capture the step in a CUDA graph (torch.compile with mode="reduce-overhead", or torch.cuda.graph)',
     ),
     find=_find,
-    gain="The idle time between launches, minus a microsecond for each kernel, which remains inside a graph. Of a PyTorch trace, minus what its profiler adds to every operator.",
+    gain="The idle time between launches, minus a microsecond for each kernel, which remains inside a graph. Of a PyTorch trace with shapes, where the GPU waits for the host, minus what its profiler adds to every operator.",
     before="""\
 for layer in layers:
     x = layer(x)  # 200 launches of 3 µs
