@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import sys
 import tarfile
 from pathlib import Path
@@ -21,7 +22,7 @@ from llm_perf_opt.analysis.rules.all_rules import RULES, fix_words
 from llm_perf_opt.analysis.rules.gains import generation_of
 from llm_perf_opt.readers.kineto import read_kineto
 from llm_perf_opt.readers.measured import read_measured
-from llm_perf_opt.regions.fixes import Fix
+from llm_perf_opt.regions.fixes import Answer, Fix
 from llm_perf_opt.regions.tensors import EXPANDED, STRIDED, Tensor, as_text, from_text
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
@@ -313,10 +314,34 @@ def test_softmax_of_attention_is_no_loss() -> None:
     assert "loss.fp32" not in fixes(scores)
 
 
+def staged(parts: list[tuple[str, list[Launch]]]) -> Answer:
+    """The answer about steps of named parts, one behind the other."""
+    trace = json.loads(recorded([launch for _, launches in parts for launch in launches]))
+    for step in [event for event in trace["traceEvents"] if event["name"] == "step"]:
+        trace["traceEvents"].remove(step)
+        begin = step["ts"]
+        for name, launches in parts:
+            end = begin + 5.0 * len(launches)
+            trace["traceEvents"].append(step | {"name": name, "ts": begin, "dur": end - begin - 1})
+            begin = end
+    timeline = read_kineto(io.BytesIO(json.dumps(trace).encode()), "trace.json")
+    return build_report([timeline], ReportOptions()).answer
+
+
+def test_what_stages_that_differ_in_a_number_take_together_is_told() -> None:
+    """Each of four layers is hardly longer than the head."""
+    layers = [(f"layers.{n}.mlp", [BIG] * 3) for n in range(4)]
+    answer = staged([*layers, ("head", [BIG] * 2)])
+    assert answer.stage.startswith("layers.")
+    assert "the 4 stages layers.*.mlp, which are alike, take " in answer.where
+    assert re.search(r", 8[4-7]\.\d % of the time of all stages \(head ", answer.where)
+    assert "alike" not in staged([("layers.0.mlp", [BIG] * 3), ("head", [BIG] * 2)]).where
+
+
 @pytest.mark.parametrize(("operators", "share"), [(0, 0.775), (1, 0.755), (6, 0.58)])
 def test_a_graph_is_not_promised_the_time_of_the_profiler_of_pytorch(operators: int, share: float) -> None:
     """Launches of 40 µs with 8 µs of work each, and 3.3 µs for each operator that is written down."""
-    around: list[Operator] = [("aten::tanh", [])] * operators
+    around: list[Operator] = [("aten::tanh", [[8192, 8192]])] * operators
     trace = json.loads(recorded([(ELEMENTWISE, 1.0, around)] * 40))
     for event in trace["traceEvents"]:
         event["ts"], event["dur"] = 8 * event["ts"], 8 * event["dur"]
@@ -328,15 +353,7 @@ def test_a_graph_is_not_promised_the_time_of_the_profiler_of_pytorch(operators: 
 @pytest.mark.parametrize(("us", "own", "told"), [(40, 0, False), (40, 400, True), (1500, 0, True)])
 def test_another_stage_is_named_where_it_is_worth_a_look(us: float, own: float, told: bool) -> None:
     """Chains of elementwise kernels in `log`, and in `train`. Where `train` has none, nobody begins with 2 % elsewhere."""
-    trained, logged = [BIG] * 8 + elementwise(own, 4 * bool(own)), elementwise(us, 4)
-    trace = json.loads(recorded([*trained, *logged]))
-    for step in [event for event in trace["traceEvents"] if event["name"] == "step"]:
-        middle = step["ts"] + 5.0 * len(trained)
-        parts = (("train", step["ts"], middle - 1), ("log", middle, middle + 5.0 * len(logged) - 1))
-        for name, begin, end in parts:
-            trace["traceEvents"].append(step | {"name": name, "ts": begin, "dur": end - begin})
-        trace["traceEvents"].remove(step)
-    found = build_report([read_kineto(io.BytesIO(json.dumps(trace).encode()), "trace.json")], ReportOptions()).answer
+    found = staged([("train", [BIG] * 8 + elementwise(own, 4 * bool(own))), ("log", elementwise(us, 4))])
     stages = {stage for fix in found.fixes for stage in (fix.stage, *(also.stage for also in fix.also))}
     assert ("log" in stages) == told, found
 

@@ -21,7 +21,7 @@ TIMES: dict[str, Any] = json.loads((FOLDER / "h200" / "times.json").read_text(en
 
 
 def said(stage: str, *fixes: tuple[str, float]) -> grade.Said:
-    return grade.Said(stage, "gpu", "high", "", "", tuple(grade.Share(*fix) for fix in fixes), None)
+    return grade.Said(stage, "gpu", "high", "", tuple(grade.Share(*fix) for fix in fixes), None)
 
 
 def graded(program: str, answer: grade.Said, **read: Any) -> grade.Row:
@@ -52,6 +52,8 @@ def test_the_number_of_one_layer_is_no_stage() -> None:
     assert grade.grade_stage(TRUTHS["fp32_training"], "train\\/backward") == "right"
     assert grade.grade_stage(TRUTHS["rlhf"], "ProfilerStep#*/rollout") == "right"
     assert grade.grade_stage(TRUTHS["kv_offload"], "decode_step/layer.4") == "wrong"
+    together = "decode_step/layer.4 takes 9 ms; the 6 stages decode_step/layer.*, which are alike, take 54 ms."
+    assert grade.grade_stage(TRUTHS["kv_offload"], "decode_step/layer.4", together) == "right"
     assert grade.grade_stage(TRUTHS["kv_offload"], "decode_step/layer.*") == "right"
 
 

@@ -59,8 +59,7 @@ class Said:
     stage: str
     verdict: str
     confidence: str
-    why: str
-    do_first: str
+    where: str
     fixes: tuple[Share, ...]
     host_ms: float | None  # idle time that the first fix would win back, each time the stage runs
 
@@ -87,7 +86,7 @@ def ask(trace: Path) -> Said:
 
     host = answer.fixes[0].gain_ns / 1e6 if answer.fixes and answer.fixes[0].rule.startswith("host.") else None
     fixes = tuple(Share(fix.rule, round(share(fix), 4)) for fix in answer.fixes)
-    said = (answer.stage, answer.verdict, answer.confidence, answer.why, answer.do_first)
+    said = (answer.stage, answer.verdict, answer.confidence, answer.where)
     return Said(*said, fixes, host)
 
 
@@ -105,14 +104,16 @@ def is_never(truth: Mapping[str, Any], rule: str) -> bool:
     return rule not in known and any(fnmatchcase(rule, glob) for glob in globs)
 
 
-def grade_stage(truth: Mapping[str, Any], stage: str) -> str:
+def grade_stage(truth: Mapping[str, Any], stage: str, where: str = "") -> str:
+    """`where`: the sentence about the stage. Where it names all of a number together, it names the stage."""
     plain = stage.replace("\\/", "/")
     name = re.sub(r"^ProfilerStep(#\*)?/", "", plain)
     wanted = ["step" if A_STEP.fullmatch(one) else re.sub(r"(?<=[._])N\b", "*", one) for one in truth["stage"]]
     if ("step" in wanted and A_STEP.fullmatch(plain)) or name in wanted:
         return RIGHT
-    if any("*" in one and re.fullmatch(re.escape(one).replace(r"\*", r"\d+"), name) for one in wanted):
-        return WRONG  # one instance of several
+    for one in wanted:
+        if "*" in one and re.fullmatch(re.escape(one).replace(r"\*", r"\d+"), name):  # one instance of several
+            return RIGHT if one in re.split(r"[ ,;]+", where) else WRONG
     related = any(one.startswith(f"{name}/") or name.startswith(f"{one}/") for one in wanted if one != "step")
     return UNSURE if related else WRONG
 
@@ -193,7 +194,7 @@ class Row:
 
 def row(name: str, truth: Mapping[str, Any], times: Mapping[str, Any], said: Said, read: Mapping[str, Any]) -> Row:
     first = grade_first(truth, said.first, read.get("first", WRONG))
-    stage, measured = grade_stage(truth, said.stage), measured_gain(times)
+    stage, measured = grade_stage(truth, said.stage, said.where), measured_gain(times)
     verdict = WRONG if read.get("statements") else read["verdict"]
     below = [fix for fix in said.fixes[1:] if is_never(truth, fix.rule)]
     grade = whole(first, stage, verdict, any(fix.share > 0.1 for fix in below))

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from attrs import evolve
 
 from llm_perf_opt.analysis.rules.all_rules import fix_words
+from llm_perf_opt.analysis.verdicts.alike import alike, common_name, together
 from llm_perf_opt.analysis.verdicts.evaluated import could_be_a_graph, from_graphs
 from llm_perf_opt.analysis.verdicts.idle_causes import causes_of
 from llm_perf_opt.analysis.verdicts.rules import UNKNOWN, verdict_rules
@@ -54,9 +55,8 @@ def conclude(report: NCUProfileRegionReport) -> Answer:
     steps = [region for region in scope.regions if _is_step(region)] if stage.is_whole_recording else []
     fixes |= {one.key: [fix for fix in _fixes(one, ()) if fix.rule.startswith(_OF_SERVERS)] for one in steps}
     lengths = {other.key: _instances(other) for other in (*stages, *steps)}
-    whole = sum(all_steady_time(one) or 0 for one in stages)
     # Nobody looks at another stage for less, nor begins with it.
-    least = (verdict_rules().thresholds["least_opportunity"] if own else _FIRST) * whole
+    least = (verdict_rules().thresholds["least_opportunity"] if own else _FIRST) * together(stages)
     worth = {id(f): f.gain_ns * lengths[f.stage] for found in fixes.values() for f in found}
     rest = sorted((f for found in fixes.values() for f in found if worth[id(f)] >= least), key=lambda f: -worth[id(f)])
     return Answer(
@@ -79,7 +79,7 @@ def _is_step(region: NCUProfileRegion) -> bool:
 
 def _worst(stages: Sequence[NCUProfileRegion], fixes: dict[str, list[Fix]]) -> NCUProfileRegion:
     """The longest; where next to nothing could be won there, the one that promises most."""
-    whole = sum(all_steady_time(stage) or 0 for stage in stages)
+    whole = together(stages)
 
     def gain(stage: NCUProfileRegion) -> float:
         return sum(fix.gain_share for fix in fixes[stage.key]) * (all_steady_time(stage) or 0)
@@ -219,9 +219,14 @@ def _where(stage: NCUProfileRegion, stages: Sequence[NCUProfileRegion]) -> str:
     part = "" if took == recorded else f" Of that, {_time(recorded)} were recorded: what follows is about those."
     if len(stages) == 1:
         return f"{takes}.{part}"
-    others = [other for other in stages if other is not stage]
-    whole = sum(all_steady_time(other) or 0 for other in stages)
+    like, whole = alike(stage, stages), together(stages)
+    others = [other for other in stages if other not in like]
+    if len(like) > 1:
+        took = together(like)
+        takes += f"; the {len(like)} stages {common_name(stage)}, which are alike, take {_time(took)}"
     share = shown(nanoseconds(took) / nanoseconds(whole)) if whole else "–"
+    if not others:
+        return f"{takes}.{part}"
     named = ", ".join(f"{full_label(other)} {_time(all_steady_time(other))}" for other in others[:_OTHERS_NAMED])
     rest = f", and {len(others) - _OTHERS_NAMED} more" if len(others) > _OTHERS_NAMED else ""
     return f"{takes}, {share} of the time of all stages ({named}{rest}).{part}"
