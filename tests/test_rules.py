@@ -273,6 +273,19 @@ def test_experts_in_a_loop_are_one_fix() -> None:
     assert "moe.loop" not in fixes(apart * 12)
 
 
+def test_parameters_that_are_updated_one_by_one_are_a_fix_of_the_optimiser() -> None:
+    """Eight operators for each, of which the host takes longer to launch than the GPU to run."""
+    names = ["mul_", "lerp_", "mul_", "addcmul_", "sqrt", "div", "add_", "addcdiv_"]
+    kernel = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>"
+    parameter: list[Launch] = [(kernel, 2, [(f"aten::{name}", [([1024, 1024], FP32)])]) for name in names]
+    found = fixes(parameter * 20)
+    assert next(iter(found)) == "optimizer.fused"
+    assert found["optimizer.fused"].because.startswith("20 parameters are updated one by one")
+    waiting = 20 * 8 * 3e3  # 5 µs of the host for every 2 µs of the GPU
+    assert waiting * 0.5 < found["optimizer.fused"].gain_ns < waiting + 20 * 8 * 2e3
+    assert "optimizer.fused" not in fixes(parameter * 4)
+
+
 def test_what_experts_wait_for_is_part_of_the_gain() -> None:
     """Each expert's launches take the host longer than the GPU."""
     expert: list[Launch] = [
