@@ -98,3 +98,15 @@ def test_recordings_of_the_programs_name_no_machine() -> None:
     for path in (*found.values(), FOLDER / "h200" / "times.json"):
         text = path.read_bytes() if path.suffix == ".json" else lzma.decompress(path.read_bytes())
         assert re.findall(rb"/(?:tmp|root|home|mnt|opt|usr|var)/[^\"]*", text) == [], path.name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "program", ["checkpointed", "grad_accumulation", "long_context_math", "mamba_scan", "two_streams"]
+)
+def test_what_was_wrong_or_unsure_at_the_first_look_stays_mended(program: str) -> None:
+    """The recording, and the answer as somebody has read it."""
+    answer = grade.ask(FOLDER / "h200" / f"{program}.json.xz")
+    read = grade.readings()[program, answer.short]
+    assert grade.first_look()[program]["grade"] != "right"
+    assert grade.row(program, TRUTHS[program], TIMES["programs"][program], answer, read).grade == "right"
