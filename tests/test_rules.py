@@ -341,6 +341,17 @@ def staged(parts: list[tuple[str, list[Launch]]]) -> Answer:
     return build_report([timeline], ReportOptions()).answer
 
 
+@pytest.mark.parametrize(("us", "confidence", "stage"), [(2.9, "low", "late"), (1.0, "high", "early")])
+def test_a_stage_that_waits_only_because_of_the_profiler_is_not_looked_at_first(
+    us: float, confidence: str, stage: str
+) -> None:
+    """Launches every 5 µs, and 4 at the least without a profiler: kernels of 2.9 µs fill most of that. `early` is the longest."""
+    short: list[Launch] = [("void radix_sort_kernel", us, [("aten::sort", [])])] * 400
+    alone = staged([("early", short)])
+    assert (alone.verdict, alone.confidence) == ("launch", confidence)
+    assert staged([("early", short), ("late", elementwise(300, 4))]).stage == stage
+
+
 def test_what_stages_that_differ_in_a_number_take_together_is_told() -> None:
     """Each of four layers is hardly longer than the head."""
     layers = [(f"layers.{n}.mlp", [BIG] * 3) for n in range(4)]

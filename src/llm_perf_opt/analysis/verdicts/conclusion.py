@@ -78,14 +78,25 @@ def _is_step(region: NCUProfileRegion) -> bool:
 
 
 def _worst(stages: Sequence[NCUProfileRegion], fixes: dict[str, list[Fix]]) -> NCUProfileRegion:
-    """The longest; where next to nothing could be won there, the one that promises most."""
+    """The longest; where next to nothing could be won there, the one that promises most.
+
+    Also where the longest may wait for launches only because a profiler looks on, of those of which that is not so.
+    """
     whole = together(stages)
 
     def gain(stage: NCUProfileRegion) -> float:
         return sum(fix.gain_share for fix in fixes[stage.key]) * (all_steady_time(stage) or 0)
 
-    longest, best = stages[0], max(stages, key=gain)
-    return best if gain(longest) < _WORTH * whole <= gain(best) else longest
+    longest, doubted = stages[0], [stage for stage in stages if _may_be_the_profiler(stage)]
+    certain = [stage for stage in stages if stage not in doubted]
+    best = max(certain if longest in doubted and certain else stages, key=gain)
+    little = longest in doubted or gain(longest) < _WORTH * whole
+    return best if little and _WORTH * whole <= gain(best) else longest
+
+
+def _may_be_the_profiler(stage: NCUProfileRegion) -> bool:
+    verdict = stage.performance.verdict if stage.performance is not None else None
+    return verdict is not None and (verdict.bound, verdict.confidence) == ("launch", "low")
 
 
 def _instances(stage: NCUProfileRegion) -> int:
