@@ -31,7 +31,7 @@ SHARED_NAMES = ("__init__.py", "argv.py", "columns.py", "files.py")
 # files begin, and one fix for a cause that several stages have.
 # 74,950 without what stages that differ in a number take together, and the cost of PyTorch's profiler in what a graph would gain.
 # Raised only with a capability, in the commit that brings it.
-MOST_LINES = 75_050
+MOST_LINES = 75_100
 
 # Words of the last column of the table in CONTRIBUTING.md, as far as they have no other meaning in this field.
 NOT_OURS = re.compile(
