@@ -49,6 +49,7 @@ MEASURES: dict[str, tuple[str, ...]] = {
     "serving-h200": ("inject", "regions", "analysis"),
     "unseen-answers": (*_READING, "metrics"),
     "true-answers-h200": ("inject", "capture", "readers", "regions", "analysis", "report"),
+    "unseen-programs-h200": (*_READING, "metrics"),
     "true-time-h200": ("inject", "readers", "regions", "analysis"),
 }
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import sys
 import tarfile
 from collections.abc import Sequence
@@ -22,7 +23,7 @@ from llm_perf_opt.analysis.rules.all_rules import RULES, fix_words
 from llm_perf_opt.analysis.rules.gains import generation_of
 from llm_perf_opt.readers.kineto import read_kineto
 from llm_perf_opt.readers.measured import read_measured
-from llm_perf_opt.regions.fixes import Fix
+from llm_perf_opt.regions.fixes import Answer, Fix
 from llm_perf_opt.regions.model import NCUProfileRegionReport
 from llm_perf_opt.regions.tensors import EXPANDED, STRIDED, Tensor, as_text, from_text
 
@@ -329,9 +330,30 @@ def test_experts_in_a_loop_are_one_fix() -> None:
     assert set(found) == {"moe.loop"}
     assert found["moe.loop"].because.startswith("16 experts")
     assert "moe.loop" not in fixes(expert * 2 + [BIG] * 4)
+    # A decoder with a static cache: attention turns its mask into values with where, and nobody selects rows.
+    mask = ("void at::native::elementwise_kernel", 5, [("aten::scaled_dot_product_attention", []), ("aten::where", [])])
+    layer = [
+        mask,
+        mm(128, 2048, 2048, us=10),
+        ("index_elementwise_kernel", 10, [("aten::index_copy_", [[4096, 2048]])]),
+    ]
+    assert "moe.loop" not in fixes(layer * 16)
     # Rows are selected and put back, as embeddings are, hundreds of launches apart.
     apart = [expert[0], expert[1], *([mm(128, 2048, 2048, us=10)] * 60), expert[3]]
     assert "moe.loop" not in fixes(apart * 12)
+
+
+def test_parameters_that_are_updated_one_by_one_are_a_fix_of_the_optimiser() -> None:
+    """Eight operators for each, of which the host takes longer to launch than the GPU to run."""
+    names = ["mul_", "lerp_", "mul_", "addcmul_", "sqrt", "div", "add_", "addcdiv_"]
+    kernel = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>"
+    parameter: list[Launch] = [(kernel, 2, [(f"aten::{name}", [([1024, 1024], FP32)])]) for name in names]
+    found = fixes(parameter * 20)
+    assert next(iter(found)) == "optimizer.fused"
+    assert found["optimizer.fused"].because.startswith("20 parameters are updated one by one")
+    waiting = 20 * 8 * 3e3  # 5 µs of the host for every 2 µs of the GPU
+    assert waiting * 0.5 < found["optimizer.fused"].gain_ns < waiting + 20 * 8 * 2e3
+    assert "optimizer.fused" not in fixes(parameter * 4)
 
 
 def test_what_experts_wait_for_is_part_of_the_gain() -> None:
@@ -354,6 +376,80 @@ def test_a_forward_operator_in_a_gradient_of_pytorch_is_computed_again(gradient:
     backward = [(f"autograd::engine::evaluate_function: {gradient}", []), (gradient, [])]
     found = fixes([BIG, ("void gelu_kernel", 100, gelu), BIG, ("void gelu_kernel", 100, [*backward, *gelu]), BIG])
     assert ("recompute" in found) == again
+
+
+def test_a_backward_that_is_a_stage_of_its_own_shows_that_the_forward_runs_again() -> None:
+    """The first forward is in another stage; PyTorch's own gradients call several of its operators all the same."""
+    node = [("autograd::engine::evaluate_function: MmBackward0", []), ("MmBackward0", [])]
+    gelu, norm = ("aten::gelu", [[8192, 4096]]), ("aten::layer_norm", [[8192, 4096]])
+    again: list[Launch] = [("void gelu_kernel", 100, [*node, gelu]), ("void layer_norm_kernel", 100, [*node, norm])]
+    assert fixes([BIG, *again, BIG])["recompute"].gain_ns == pytest.approx(200e3, rel=0.1)
+    assert "recompute" not in fixes([BIG, again[0], BIG])  # one alone may be of a gradient that somebody wrote
+
+
+def test_softmax_of_attention_is_no_loss() -> None:
+    """Scores in fp32 over a long sequence are as wide as a vocabulary, and are cast likewise."""
+    scores: list[Launch] = [
+        (CAST, 1500, [("aten::to", []), ("aten::copy_", [([8192, 128256], FP32), ([8192, 128256], BF16)])]),
+        ("void cunn_SoftMaxForward<…>", 3000, [("aten::_softmax", [([8192, 128256], FP32)])]),
+    ]
+    assert "loss.fp32" in fixes([*SHOWN["loss.fp32"][0]])
+    assert "loss.fp32" not in fixes(scores)
+
+
+def staged(parts: list[tuple[str, list[Launch]]]) -> Answer:
+    """The answer about steps of named parts, one behind the other."""
+    trace = json.loads(recorded([launch for _, launches in parts for launch in launches]))
+    for step in [event for event in trace["traceEvents"] if event["name"] == "step"]:
+        trace["traceEvents"].remove(step)
+        begin = step["ts"]
+        for name, launches in parts:
+            end = begin + 5.0 * len(launches)
+            trace["traceEvents"].append(step | {"name": name, "ts": begin, "dur": end - begin - 1})
+            begin = end
+    timeline = read_kineto(io.BytesIO(json.dumps(trace).encode()), "trace.json")
+    return build_report([timeline], ReportOptions()).answer
+
+
+@pytest.mark.parametrize(("us", "confidence", "stage"), [(2.9, "low", "late"), (1.0, "high", "early")])
+def test_a_stage_that_waits_only_because_of_the_profiler_is_not_looked_at_first(
+    us: float, confidence: str, stage: str
+) -> None:
+    """Launches every 5 µs, and 4 at the least without a profiler: kernels of 2.9 µs fill most of that. `early` is the longest."""
+    short: list[Launch] = [("void radix_sort_kernel", us, [("aten::sort", [])])] * 400
+    alone = staged([("early", short)])
+    assert (alone.verdict, alone.confidence) == ("launch", confidence)
+    assert staged([("early", short), ("late", elementwise(300, 4))]).stage == stage
+
+
+def test_what_stages_that_differ_in_a_number_take_together_is_told() -> None:
+    """Each of four layers is hardly longer than the head."""
+    layers = [(f"layers.{n}.mlp", [BIG] * 3) for n in range(4)]
+    answer = staged([*layers, ("head", [BIG] * 2)])
+    assert answer.stage.startswith("layers.")
+    assert "the 4 stages layers.*.mlp, which are alike, take " in answer.where
+    assert re.search(r", 8[4-7]\.\d % of the time of all stages \(head ", answer.where)
+    assert "alike" not in staged([("layers.0.mlp", [BIG] * 3), ("head", [BIG] * 2)]).where
+
+
+@pytest.mark.parametrize(("operators", "share"), [(0, 0.775), (1, 0.755), (6, 0.58)])
+def test_a_graph_is_not_promised_the_time_of_the_profiler_of_pytorch(operators: int, share: float) -> None:
+    """Launches of 40 µs with 8 µs of work each, and 3.3 µs for each operator that is written down."""
+    around: list[Operator] = [("aten::tanh", [[8192, 8192]])] * operators
+    trace = json.loads(recorded([(ELEMENTWISE, 1.0, around)] * 40))
+    for event in trace["traceEvents"]:
+        event["ts"], event["dur"] = 8 * event["ts"], 8 * event["dur"]
+    found = build_report([read_kineto(io.BytesIO(json.dumps(trace).encode()), "trace.json")], ReportOptions()).answer
+    assert found.fixes[0].rule == "launch.graph"
+    assert found.fixes[0].gain_share == pytest.approx(share, abs=0.02)
+
+
+@pytest.mark.parametrize(("us", "own", "told"), [(40, 0, False), (40, 400, True), (1500, 0, True)])
+def test_another_stage_is_named_where_it_is_worth_a_look(us: float, own: float, told: bool) -> None:
+    """Chains of elementwise kernels in `log`, and in `train`. Where `train` has none, nobody begins with 2 % elsewhere."""
+    found = staged([("train", [BIG] * 8 + elementwise(own, 4 * bool(own))), ("log", elementwise(us, 4))])
+    stages = {stage for fix in found.fixes for stage in (fix.stage, *(also.stage for also in fix.also))}
+    assert ("log" in stages) == told, found
 
 
 def test_graph_breaks_promise_only_the_time_between_pieces() -> None:

@@ -56,6 +56,7 @@ RULES: tuple[Rule, ...] = tuple(
         # Causes of waiting that show in operators, before what only gaps tell.
         sampling_host,
         moe_loop,
+        optimizer_fused,
         compile_again,
         compile_breaks,
         attention_replan,
@@ -82,7 +83,6 @@ RULES: tuple[Rule, ...] = tuple(
         cache_concat,
         attention_repeat_kv,
         attention_unfused,
-        optimizer_fused,
         gemm_align,
         gemm_fp32,
         gemm_old_kernel,

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from attrs import evolve
 
 from llm_perf_opt.analysis.rules.all_rules import fix_words
+from llm_perf_opt.analysis.verdicts.alike import alike, common_name, together
 from llm_perf_opt.analysis.verdicts.rules import UNKNOWN, verdict_rules
 from llm_perf_opt.diagnosis import Diagnosis
 from llm_perf_opt.metrics.quantity import nanoseconds, shown
@@ -54,7 +55,10 @@ def conclude(report: NCUProfileRegionReport) -> Answer:
     steps = [region for region in scope.regions if _is_step(region)] if stage.is_whole_recording else []
     fixes |= {one.key: [fix for fix in _fixes(one, ()) if fix.rule.startswith(_OF_SERVERS)] for one in steps}
     lengths = {other.key: _instances(other) for other in (*stages, *steps)}
-    rest = sorted((fix for found in fixes.values() for fix in found), key=lambda f: -f.gain_ns * lengths[f.stage])
+    # Nobody looks at another stage for less, nor begins with it.
+    least = (verdict_rules().thresholds["least_opportunity"] if own else _FIRST) * together(stages)
+    worth = {id(f): f.gain_ns * lengths[f.stage] for found in fixes.values() for f in found}
+    rest = sorted((f for found in fixes.values() for f in found if worth[id(f)] >= least), key=lambda f: -worth[id(f)])
     return Answer(
         stage=stage.key,
         verdict=verdict.bound,
@@ -74,14 +78,25 @@ def _is_step(region: NCUProfileRegion) -> bool:
 
 
 def _worst(stages: Sequence[NCUProfileRegion], fixes: dict[str, list[Fix]]) -> NCUProfileRegion:
-    """The longest; where next to nothing could be won there, the one that promises most."""
-    whole = sum(all_steady_time(stage) or 0 for stage in stages)
+    """The longest; where next to nothing could be won there, the one that promises most.
+
+    Also where the longest may wait for launches only because a profiler looks on, of those of which that is not so.
+    """
+    whole = together(stages)
 
     def gain(stage: NCUProfileRegion) -> float:
         return sum(fix.gain_share for fix in fixes[stage.key]) * (all_steady_time(stage) or 0)
 
-    longest, best = stages[0], max(stages, key=gain)
-    return best if gain(longest) < _WORTH * whole <= gain(best) else longest
+    longest, doubted = stages[0], [stage for stage in stages if _may_be_the_profiler(stage)]
+    certain = [stage for stage in stages if stage not in doubted]
+    best = max(certain if longest in doubted and certain else stages, key=gain)
+    little = longest in doubted or gain(longest) < _WORTH * whole
+    return best if little and _WORTH * whole <= gain(best) else longest
+
+
+def _may_be_the_profiler(stage: NCUProfileRegion) -> bool:
+    verdict = stage.performance.verdict if stage.performance is not None else None
+    return verdict is not None and (verdict.bound, verdict.confidence) == ("launch", "low")
 
 
 def _instances(stage: NCUProfileRegion) -> int:
@@ -205,9 +220,14 @@ def _where(stage: NCUProfileRegion, stages: Sequence[NCUProfileRegion]) -> str:
     part = "" if took == recorded else f" Of that, {_time(recorded)} were recorded: what follows is about those."
     if len(stages) == 1:
         return f"{takes}.{part}"
-    others = [other for other in stages if other is not stage]
-    whole = sum(all_steady_time(other) or 0 for other in stages)
+    like, whole = alike(stage, stages), together(stages)
+    others = [other for other in stages if other not in like]
+    if len(like) > 1:
+        took = together(like)
+        takes += f"; the {len(like)} stages {common_name(stage)}, which are alike, take {_time(took)}"
     share = shown(nanoseconds(took) / nanoseconds(whole)) if whole else "–"
+    if not others:
+        return f"{takes}.{part}"
     named = ", ".join(f"{full_label(other)} {_time(all_steady_time(other))}" for other in others[:_OTHERS_NAMED])
     rest = f", and {len(others) - _OTHERS_NAMED} more" if len(others) > _OTHERS_NAMED else ""
     return f"{takes}, {share} of the time of all stages ({named}{rest}).{part}"
