@@ -28,10 +28,11 @@ SHARED_NAMES = ("__init__.py", "argv.py", "columns.py", "files.py")
 # 73,750 without gains of kernels that ran at a lower clock in the recording, trials of calls that run once and are compiled,
 # gaps with their cause in Perfetto, waits between tokens, and comparisons that know who waited for a CPU and
 # which profiler recorded, plots over the keys of a sweep, formats that say how their
-# files begin, one fix for a cause that several stages have, bytes of each rank without counters, and stages of a
-# pipeline that wait for a busier one.
+# files begin, one fix for a cause that several stages have, sampled bytes of every rank without counters, stages of a
+# pipeline that wait for a busier one, and a collective that never ends under ncu.
+# 75,500 without a launcher for Ray.
 # Raised only with a capability, in the commit that brings it.
-MOST_LINES = 75_500
+MOST_LINES = 75_700
 
 # Words of the last column of the table in CONTRIBUTING.md, as far as they have no other meaning in this field.
 NOT_OURS = re.compile(
@@ -65,7 +66,7 @@ def test_no_file_is_longer_than_a_reader_can_hold() -> None:
 
 
 def test_the_code_stays_within_its_size() -> None:
-    assert sum(len(path.read_text().splitlines()) for path in python_files()) <= MOST_LINES
+    assert sum(len(path.read_text().splitlines()) for path in SOURCE.parent.rglob("*.py")) <= MOST_LINES
 
 
 def test_a_module_is_found_by_its_name() -> None:
