@@ -18,6 +18,7 @@ from llm_perf_opt.rundir.manifest import Manifest
 if TYPE_CHECKING:
     from llm_perf_opt.regions.model import NCUProfileRegionReport
 
+_ENDED = ("done", "failed", "interrupted")
 _SEVERAL = re.compile(r"\+{0,2}(?P<key>[A-Za-z0-9_./@-]+)=(?:[^\[{(\"']*,|(?:choice|range|interval|glob)\()")
 
 
@@ -36,6 +37,9 @@ def read_sweep(folder: Path) -> Sweep:
             continue
         configurations[name] = dict(flatten(run.manifest.settings))
         typed = typed or _typed(run.manifest)
+        if run.state not in _ENDED:
+            problems[name] = run.problem or "It was killed before it was done."
+            continue
         try:
             reports[name] = _report_of(run.path)
         except UserError as error:
