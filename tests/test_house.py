@@ -31,9 +31,10 @@ SHARED_NAMES = ("__init__.py", "argv.py", "columns.py", "files.py")
 # files begin, one fix for a cause that several stages have, a page that says what to type, bytes of each rank without
 # counters, stages of a pipeline that wait for a busier one, lines of fixes by the very launches, waits and copies that
 # they take, intervals of all gains, gaps that several short things fill together, waits between alternating steps that
-# have one owner, lines of several ranks, a track of the host of recordings without lines, and an example for every rule.
+# have one owner, lines of several ranks, a track of the host of recordings without lines, an example for every rule,
+# and lines of compiled kernels.
 # Raised only with a capability, in the commit that brings it.
-MOST_LINES = 76_450
+MOST_LINES = 76_700
 
 # Words of the last column of the table in CONTRIBUTING.md, as far as they have no other meaning in this field.
 NOT_OURS = re.compile(
