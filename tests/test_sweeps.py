@@ -244,7 +244,7 @@ def test_the_preset_of_joblib_runs_a_sweep(capsys: pytest.CaptureFixture[str]) -
 @pytest.mark.slow
 def test_a_sweep_on_a_cpu_compares_what_the_jobs_took(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Jobs of stage 1 leave recordings and no report; which parts of a model are stages differs between them."""
-    words = ["-m", "device=cpu", "model=tiny_llm", "infer.max_new_tokens=2,8", f"hydra.sweep.dir={tmp_path / 'sweep'}"]
+    words = ["-m", "device=cpu", "model=tiny_llm", "infer.max_new_tokens=2,48", f"hydra.sweep.dir={tmp_path / 'sweep'}"]
     assert app.start(llm_profile_runner.job, words) == 0
     found = json.loads((tmp_path / "sweep" / "sweep.json").read_text())
     assert found["keys"] == ["infer.max_new_tokens"]

@@ -109,7 +109,7 @@ def test_a_run_on_a_terminal_shows_plan_progress_and_a_short_result(tools: Path)
     # then a result that fits a window
     result = text[text.index("Where:") :]
     assert "launch-bound" in result
-    assert [f"fix {n}" in result for n in range(1, 7)] == [True] * 5 + [False]
+    assert [f"fix {n}" in result for n in range(1, 5)] == [True] * 3 + [False]
     assert f"Page: {tools / 'run' / 'report.html'}" in result
     assert result.rstrip().endswith("Next: llm-perf try -- CMD")  # the code behind -c is hidden
     assert "layer0" not in result  # regions deep in the tree are in the files

@@ -170,8 +170,7 @@ class _Launches:
     def of(timeline: Timeline, attribution: Attribution) -> _Launches:
         signature, described = describe_signatures(timeline)
         place = launching_places(timeline, timeline.code.chosen(~timeline.code.sampled))
-        spans, operators = operator_spans(timeline)
-        operator = launching_places(timeline, spans)
+        operator, operators = _operators(timeline)
         within, _ = distinct_rows([signature, *attribution.kernels.by_domain])
         if timeline.code.sampled.any():
             # A sample stands for a millisecond, and many launches: it counts where nothing else tells of like ones.
@@ -257,6 +256,22 @@ def _shares(alike: Int64s, place: Int64s, operator: Int64s) -> _Shares:
     ):
         found.setdefault(number, []).append((where, of, calls / int(whole[number])))
     return found
+
+
+def _operators(timeline: Timeline) -> tuple[Int64s, list[str]]:
+    """Of each kernel its operator, or those that it was compiled from; and their texts."""
+    spans, operators = operator_spans(timeline)
+    operator = launching_places(timeline, spans)
+    if not len(timeline.compiled):
+        return operator, operators
+    made = launching_places(timeline, timeline.compiled)
+    thread = timeline.kernels.thread
+    elsewhere = np.isin(thread, timeline.code.thread) & ~np.isin(thread, timeline.compiled.thread)
+    made[elsewhere & (timeline.kernels.graph_node == UNKNOWN)] = UNKNOWN  # another thread runs compiled code meanwhile
+    used, which = np.unique(made, return_inverse=True)
+    texts = [timeline.strings[number] if number != UNKNOWN else "" for number in used.tolist()]
+    known = (operator == UNKNOWN) & (made != UNKNOWN)
+    return np.where(known, which.reshape(-1) + len(operators), operator), [*operators, *texts]
 
 
 def launching_places(timeline: Timeline, spans: CodeSpans) -> Int64s:

@@ -23,6 +23,7 @@ from llm_perf_opt.regions.code import SpansByThread, parse_place
 from llm_perf_opt.regions.columns import UNKNOWN, Bools, CodeSpans, Int64s
 
 _DEFINES, _INSIDE, _OUTSIDE = f"{PREFIX}line ", f"{PREFIX}in ", f"{PREFIX}out"
+_MADE = f"{PREFIX}made "  # the operators that a compiled kernel was made from, by the number of its line
 _COUNT, _FRAMES, _FRAME = 44, 48, 24  # bytes
 _DEEPEST = 512  # frames of a sample
 _LINE = 0x0FFFFFFF
@@ -30,6 +31,7 @@ _LONGEST_SAMPLE = 100_000_000  # ns: samples further apart than this say nothing
 _LATEST = 2**61
 _MOST_MARKS = 2_000_000  # inject makes that many in four minutes
 _MOST_ENDS = 1_000_000
+_Numbered = dict[tuple[int, str], int]  # by process and number
 _Spans = tuple[Int64s, Int64s, Int64s, Int64s, Int64s, Bools]  # start, end, thread, place, caller, sampled
 
 
@@ -55,24 +57,25 @@ class _Rows:
         return start[order], tid[order], place[order], caller[order]
 
 
-def read_code(export: Export, process_ids: Int64s, thread_ids: Int64s, last: int) -> tuple[CodeSpans, CodeSpans]:
-    """Lines of the program, and functions of libraries that have a name, of processes that the timeline has.
+def read_code(export: Export, process_ids: Int64s, thread_ids: Int64s, last: int) -> tuple[CodeSpans, ...]:
+    """Lines of the program, functions of libraries that have a name, and operators of compiled kernels, of processes
+    that the timeline has.
 
     `last`: the end of the recording.
     """
     if not export.has(NVTX, "start", "eventType", "globalTid"):
-        return CodeSpans.empty(), CodeSpans.empty()
+        return (CodeSpans.empty(),) * 3
     marks, samples = _Seen(), _Seen()
     last = min(last, _read(export, marks, samples))
     users = _users(export, {*marks.lines.place, *samples.lines.place})
-    exact, named = (
+    exact, named, made = (
         _built(_until_next(*rows.columns()[:3], last, users), process_ids, thread_ids)
-        for rows in (marks.lines, marks.named)
+        for rows in (marks.lines, marks.named, marks.made)
     )
     sampled, more_named = (
         _built(_around(*rows.columns()), process_ids, thread_ids) for rows in (samples.lines, samples.named)
     )
-    return _together(exact, sampled), _together(named, more_named)
+    return _together(exact, sampled), _together(named, more_named), made
 
 
 def _users(export: Export, places: set[int]) -> Int64s:
@@ -96,6 +99,7 @@ class _Seen:
 
     lines: _Rows = Factory(_Rows)
     named: _Rows = Factory(_Rows)
+    made: _Rows = Factory(_Rows)  # operators of compiled kernels
 
 
 def _read(export: Export, marks: _Seen, samples: _Seen) -> int:
@@ -108,24 +112,29 @@ def _read(export: Export, marks: _Seen, samples: _Seen) -> int:
     rows = [row for row in every if isinstance(row[0], int) and isinstance(row[1], int) and abs(row[0]) < _LATEST]
     named = export.texts({row[3] for row in rows if row[2] is None and isinstance(row[3], int)})
     stacks, ours = [], []
-    places: dict[tuple[int, str], int] = {}
+    places: _Numbered = {}
+    operators: _Numbered = {}
     for start, tid, own_text, number, data in rows:
         name = named.get(number, "") if own_text is None else str(own_text)
         if name.startswith(_DEFINES):
             of, _, place = name.removeprefix(_DEFINES).partition(" ")
             if of.isdigit() and parse_place(place) is not None:
                 places[tid & ~THREAD_BITS, of] = export.intern_text(place)
+        elif name.startswith(_MADE):
+            of, _, operators_of = name.removeprefix(_MADE).partition(" ")
+            if of.isdigit() and operators_of:
+                operators[tid & ~THREAD_BITS, of] = export.intern_text(operators_of)
         elif name.startswith(PREFIX):
             ours.append((start, tid, name))
         elif isinstance(data, bytes):
             stacks.append((start, tid, data))
-    _add_marks(export, ours, places, marks)
+    _add_marks(export, ours, places, operators, marks)
     _add_stacks(export, stacks, samples)
     return _LATEST if len(every) < _MOST_MARKS else max((row[0] for row in rows), default=0)
 
 
 def _add_marks(
-    export: Export, rows: list[tuple[int, int, str]], places: dict[tuple[int, str], int], marks: _Seen
+    export: Export, rows: list[tuple[int, int, str]], places: _Numbered, operators: _Numbered, marks: _Seen
 ) -> None:
     for start, tid, name in rows:
         if name.startswith(_INSIDE):
@@ -133,12 +142,15 @@ def _add_marks(
         elif name == _OUTSIDE:
             marks.named.add(start, tid, UNKNOWN)
         else:
-            place = places.get((tid & ~THREAD_BITS, name.removeprefix(PREFIX)), UNKNOWN)
-            marks.lines.add(start, tid, place)
+            number = tid & ~THREAD_BITS, name.removeprefix(PREFIX)
+            marks.lines.add(start, tid, places.get(number, UNKNOWN))
+            if operators:
+                marks.made.add(start, tid, operators.get(number, UNKNOWN))
     of = marks.lines
     ends = [(start, tid) for start, tid, place in zip(of.start, of.tid, of.place, strict=True) if place == UNKNOWN]
     _add_ends(marks.lines, ends)
     _add_ends(marks.named, ends)
+    _add_ends(marks.made, ends)
 
 
 def _add_ends(rows: _Rows, ends: list[tuple[int, int]]) -> None:

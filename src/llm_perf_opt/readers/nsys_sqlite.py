@@ -111,7 +111,7 @@ def _timeline(export: Export, launch_config: bool, progress: Progress | None) ->
     domains, domain_of_range = name_domains(export, ranges, domain_rows)
     kernel_work, memcpy, memset, graph_work = works
     last = max((int(moments.max()) for moments in (*(w.end for w in works), calls["end"]) if len(moments)), default=0)
-    code, named = read_code(export, process_ids, thread_ids, last)
+    code, named, compiled = read_code(export, process_ids, thread_ids, last)
     timeline = Timeline(
         source=export.source,
         kind="nsys-sqlite",
@@ -126,6 +126,7 @@ def _timeline(export: Export, launch_config: bool, progress: Progress | None) ->
         graph_nodes=GraphNodes(nodes["time"], places_of(thread_ids, nodes["tid"]).astype(np.int32)),
         host=with_code(export, with_code(export, build_host(calls, process_ids, thread_ids), code), named),
         code=code,
+        compiled=compiled,
         devices=devices,
         environment=read_environment(export, devices),
         diagnostics=export.diagnostics,

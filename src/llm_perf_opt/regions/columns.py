@@ -272,6 +272,7 @@ class Timeline:
     graph_nodes: GraphNodes = field(factory=GraphNodes.empty)
     host: HostEvents = field(factory=HostEvents.empty)
     code: CodeSpans = field(factory=CodeSpans.empty)
+    compiled: CodeSpans = field(factory=CodeSpans.empty)  # `place`: operators of the kernel that compiled code launches
     lines_are_functions: bool = False  # lines of `code` are those where functions begin, as PyTorch's profiler has them
     calls: OperatorCalls = field(factory=OperatorCalls.empty)
     devices: dict[int, str] = Factory(dict)  # id -> product name

@@ -56,6 +56,7 @@ def merge_timelines(timelines: list[Timeline]) -> Timeline:
         graph_nodes=_joined([t.graph_nodes for t in shifted]),
         host=_joined([t.host for t in shifted]),
         code=_joined([t.code for t in shifted]),
+        compiled=_joined([t.compiled for t in shifted]),
         lines_are_functions=any(t.lines_are_functions for t in timelines),
         calls=_joined([t.calls for t in shifted]),
         only_once=_joined([t.only_once for t in shifted]),
@@ -157,6 +158,7 @@ def _moved(timeline: Timeline, strings: dict[str, int], domains: list[str], befo
             host, process=_offset(processes)(host.process), thread=_offset(threads)(host.thread), name=names(host.name)
         ),
         code=spans(timeline.code),
+        compiled=spans(timeline.compiled),
         calls=evolve(calls, thread=_offset(threads)(calls.thread), name=names(calls.name), inputs=names(calls.inputs)),
         only_once=evolve(timeline.only_once, process=_offset(processes)(timeline.only_once.process)),
         messages=evolve(

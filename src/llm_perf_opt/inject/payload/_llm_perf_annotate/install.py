@@ -52,11 +52,11 @@ def _mark_lines(torch: ModuleType) -> None:
     if os.environ.get("LLM_PERF_LINES", "") in _OFF:
         return
     try:
-        from . import lines
+        from . import compiled, imports, lines
 
         lines.install(torch, getattr(getattr(torch._C, "_nvtx", None), "markA", None))
         if hasattr(torch._C, "_dynamo"):
-            _hide_from_dynamo(torch, [lines, log])
+            _hide_from_dynamo(torch, [compiled, imports, lines, log])
     except Exception as error:
         log.failed("marking the lines of the program", error, of="ranges")
 
