@@ -48,6 +48,8 @@ MEASURES: dict[str, tuple[str, ...]] = {
     "try-levers-h200": ("trying", "inject"),
     "serving-h200": ("inject", "regions", "analysis"),
     "unseen-answers": (*_READING, "metrics"),
+    "true-answers-h200": ("inject", "capture", "readers", "regions", "analysis", "report"),
+    "unseen-programs-h200": (*_READING, "metrics"),
     "true-time-h200": ("inject", "readers", "regions", "analysis"),
 }
 

@@ -30,6 +30,7 @@ from attrs import define
 
 from in_parts import run_parts
 from llm_perf_opt.errors import MissingTool
+from llm_perf_opt.metrics.families import COLLECTIVE, family_of
 from llm_perf_opt.nsight.tools import find_ncu, find_nsys
 from provenance import commit
 
@@ -39,6 +40,7 @@ NAME, SECONDS, LIMIT = "ranks-h200", 75.0, 0.05
 LATE = 1  # as the program has it
 ENDED, STEPS, COMMON = "ended in time", "each rank's step within 5 % of its own record", "common time within 5 %"
 NAMED, ALL, COUNTED = "the late rank is named with its part", "all ranks in one report", "counters of rank 0, joined"
+LEFT_OUT = "what is named like a collective was not counted"
 
 
 @define(frozen=True)
@@ -135,6 +137,8 @@ def compared(job: Job, folder: Path) -> dict[str, Any]:
     if counted:
         found["coverage"] = report["coverage"]
         limits[COUNTED] = bool(report["coverage"] and report["coverage"]["launches"])
+        if any(is_collective(kernel["kernel_name"]) for scope in report["scopes"] for kernel in scope["kernels"]):
+            limits[LEFT_OUT] = not any(is_collective(kernel["kernel_name"]) for kernel in report["measured"])
     elif steps is None:
         limits[STEPS] = False
     else:
@@ -149,6 +153,10 @@ def compared(job: Job, folder: Path) -> dict[str, Any]:
         if not job.needs:  # a recording knows GPUs: its reason is in other words
             limits[NAMED] = found["why"][LATE].startswith("data takes ")
     return {**found, "limits": limits}
+
+
+def is_collective(kernel: str) -> bool:
+    return family_of(kernel) == COLLECTIVE
 
 
 def missing(job: Job) -> str:

@@ -15,6 +15,7 @@ after each part; parts measured by an earlier call stay in the file. Exit code 1
 from __future__ import annotations
 
 import json
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -71,6 +72,18 @@ def steady(own: dict[str, Any], regions: dict[str, dict[str, Any]]) -> dict[str,
     return {f"LLM@{key}": own_median(found, name) for name, key in own["keys"].items()}
 
 
+def own_rates(own: dict[str, Any], regions: dict[str, dict[str, Any]]) -> dict[str, float]:
+    """Tokens per second of whole stages, by key: tokens over all the time of the instances that are steady."""
+    rates: float | dict[str, float] = own["tokens_per_second"]
+    if isinstance(rates, dict):
+        return rates
+    if DECODE not in regions:
+        return {}
+    times = own["milliseconds"]["decode"][regions[DECODE]["timing"]["warmup"]["instances"] :]
+    steps = len(own["milliseconds"]["decode_step"]) / len(own["milliseconds"]["decode"])
+    return {DECODE: 1e3 * steps / statistics.mean(times or own["milliseconds"]["decode"])}
+
+
 def truth(what: str, ok: bool) -> dict[str, Any]:
     """Something that is right or is not."""
     return {"what": what, "true": None, "said": None, "off": None, "limit": None, "unit": "", "ok": ok}
@@ -88,8 +101,7 @@ def compare(found: dict[str, Any], measured: bool, tiny: bool) -> list[dict[str,
         checks.append(check(f"steady median of {key}", ms, None if said is None else said / 1e6, limit, "ms"))
         if timing is not None and measured:
             checks.append(truth(f"times of {key} are undisturbed", timing["source"] == "undisturbed"))
-    rates = own["tokens_per_second"]
-    for key, rate in (rates if isinstance(rates, dict) else {DECODE: rates} if DECODE in regions else {}).items():
+    for key, rate in own_rates(own, regions).items():
         tokens = ((regions.get(key) or {}).get("performance") or {}).get("tokens")
         limit = LIMITS["tokens"] if measured and not tiny else None
         checks.append(check(f"tokens per second of {key}", rate, tokens and tokens["now"]["value"], limit, "1/s"))

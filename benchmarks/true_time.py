@@ -85,7 +85,7 @@ def own_median(found: dict[str, Any], name: str) -> float:
     """Of the instances that the report says are steady, where there is one; host noise makes others another median."""
     times, timing = found["milliseconds"][name], found.get("regions", {}).get(found["keys"][name])
     left_out = timing["warmup"]["instances"] if timing else math.ceil(len(times) * WARMUP)
-    return statistics.median(times[left_out:])
+    return statistics.median(times[left_out:] or times)
 
 
 def part(kind: str, tiny: bool) -> dict[str, Any]:

@@ -62,6 +62,11 @@ def test_gains_are_of_one_instance_and_never_add_up_to_more_than_it(case: answer
     for fix in found.answer.stage_fixes:
         assert fix.rule in fix_words()
         assert 0 < fix.gain_share <= 1
+        assert fix.gain_interval_ns is not None
+        low, high = fix.gain_interval_ns
+        assert 0 <= low <= fix.gain_ns * (1 + 1e-9)
+        assert fix.gain_ns <= high * (1 + 1e-9)
+        assert low < high
         whole[fix.stage] = whole.get(fix.stage, 0.0) + fix.gain_share
         timing, performance = regions[fix.stage].timing, regions[fix.stage].performance
         assert performance

@@ -375,7 +375,8 @@ def test_an_option_of_ours_behind_the_program_is_not_taken_from_it(
     assert main([verb, "--timeout", "3", "python", "a.py", "--out", "weights"]) == 2
     told = capsys.readouterr().err
     assert "--out comes after the program" in told
-    assert f"llm-perf {verb} --timeout 3 -- python a.py --out weights" in told
+    assert f"If it is llm-perf's: llm-perf {verb} --timeout 3 --out weights -- python a.py " in told
+    assert f"program's: llm-perf {verb} --timeout 3 -- python a.py --out weights" in told
 
 
 def test_an_option_of_another_verb_is_not_suggested_in_its_own_place(capsys: pytest.CaptureFixture[str]) -> None:

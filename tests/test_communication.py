@@ -8,7 +8,7 @@ from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conftest import SHARED, regions_of, report
+from conftest import SHARED, examples, regions_of, report
 from llm_perf_opt.analysis.build import ReportOptions, build_report, with_ranks
 from llm_perf_opt.regions.columns import Timeline
 from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport, RegionPerformance
@@ -176,6 +176,30 @@ def test_a_rank_with_more_work_is_found_though_all_take_the_same_time() -> None:
     assert found.ranks.late == "rank 1"
     assert found.opportunities[0].rule == "comm.skew"
     assert found.opportunities[0].recoverable.of("ns") == pytest.approx(12_000_000, rel=0.01)
+
+
+@given(st.integers(0, 2**32), st.integers(2, 8), st.integers(3, 40), st.sampled_from([0, 500, 3_000, 8_000]))
+@examples(40)
+def test_clocks_with_known_offsets_and_drifts_are_found_within_the_residual(
+    seed: int, ranks: int, calls: int, apart: int
+) -> None:
+    """Within 5 µs beyond what the report says remains; the ends lie up to `apart` ns around where they should."""
+    known = np.random.default_rng(seed)
+    offsets = np.concatenate([[0], known.integers(-(10**10), 10**10, ranks - 1)])
+    drifts = np.concatenate([[0], known.choice([0, 1e-6, 20e-6], ranks - 1)])
+    arrives = np.cumsum(known.integers(1_000_000, 9_000_000, calls)) + known.integers(0, 800_000, (ranks, calls))
+    ends = arrives.max(axis=0) + 100_000 + known.integers(-apart, apart + 1, (ranks, calls))
+    recordings = []
+    for number, (offset, drift) in enumerate(zip(offsets.tolist(), drifts.tolist(), strict=True)):
+        first, last = ((times[number] * (1 + drift) + offset).astype(np.int64) for times in (arrives, ends))
+        kernels = [(REDUCE, begin, end - begin) for begin, end in zip(first.tolist(), last.tolist(), strict=True)]
+        one = with_ranks(made([("step", offset, int(last[-1]) + 10_000)], kernels), number)
+        recordings.append(evolve(one, source=f"rank{number}.sqlite"))
+    skew = build_report(recordings, ReportOptions(verdicts=False)).ranks
+    assert skew is not None
+    halfway = (ends[0, 0] + ends[0, -1]) / 2
+    for rank, offset, drift in zip(skew.ranks, offsets, drifts, strict=True):
+        assert abs(rank.clock_offset_ns - offset - drift * halfway) <= 5_000 + skew.residual_ns
 
 
 def test_ranks_without_collectives_in_common_are_not_compared() -> None:

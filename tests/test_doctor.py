@@ -133,7 +133,7 @@ def test_a_machine_without_gpu_and_tools() -> None:
     ready = examine(facts).ready
     assert not ready.timeline
     assert not ready.counters
-    assert ready.summary.startswith("Profiling would not work: GPU: no NVIDIA GPU")
+    assert ready.summary.startswith("Profiling does not work here: GPU: no NVIDIA GPU")
 
 
 def test_a_missing_library_of_the_importer_is_named_with_its_package() -> None:
@@ -152,24 +152,24 @@ def test_a_missing_library_of_the_importer_is_named_with_its_package() -> None:
 def test_all_is_well() -> None:
     found = examine(tried(healthy()))
     assert {check.state for check in found.checks} == {"ok"}
-    assert found.ready.summary == "Profiling would work: timeline and counters."
+    assert found.ready.summary == "Profiling works here: timeline and counters."
     untried = examine(healthy())
     assert untried.ready.timeline
     assert untried.ready.counters
-    assert "nothing was tried" in untried.ready.summary
+    assert "nothing was run" in untried.ready.summary
 
 
 def test_the_summary_says_what_would_work_and_why_the_rest_would_not() -> None:
     facts = tried(healthy(), **failed("COUNTER_PERMISSION"))
     ready = examine(facts).ready
     assert (ready.timeline, ready.counters) == (True, False)
-    assert ready.summary.startswith("Counters would not work: permission for counters")
-    assert ready.summary.endswith("the timeline would.")
+    assert ready.summary.startswith("Counters do not work here: permission for counters")
+    assert ready.summary.endswith("the timeline does.")
     facts = tried(healthy())
     facts.trials[1] = Trial("nsys", "nothing", problem="no file")
     ready = examine(facts).ready
     assert (ready.timeline, ready.counters) == (False, True)
-    assert ready.summary.startswith("A timeline would not work")
+    assert ready.summary.startswith("The timeline does not work here")
 
 
 def test_everything_that_is_not_ok_says_why_and_what_to_type() -> None:

@@ -48,6 +48,14 @@ def test_a_trace_read_back_is_the_same_program(tmp_path: Path) -> None:
     ]
 
 
+def test_calls_that_take_the_host_time_are_on_the_track_of_their_thread(tmp_path: Path) -> None:
+    events = exported(tmp_path, "lines-*-waits.sqlite")["traceEvents"]
+    frees = [event for event in events if event.get("name") == "cudaFree_v3020"]
+    assert sum(event["dur"] for event in frees) > 40_000  # µs: most of the gaps that are named after them
+    steps = {(event["pid"], event["tid"]) for event in events if event.get("name") == "step"}
+    assert {(event["pid"], event["tid"]) for event in frees} <= steps
+
+
 def test_a_gap_says_why_the_gpu_waits_and_for_what(tmp_path: Path) -> None:
     gaps = [event for event in exported(tmp_path, "lines-*-waits.sqlite")["traceEvents"] if event.get("cat") == "idle"]
     long = [event["name"] for event in gaps if event["dur"] >= 10_000]

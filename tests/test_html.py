@@ -122,7 +122,7 @@ def test_what_was_not_measured_is_told_with_the_next_command() -> None:
     page, data = page_of(build("nsys-*-decoder-8layers-warm.sqlite"))
     assert "No counters were recorded" in page
     assert "at the roof" not in page  # roofs need counters
-    assert page.count("needs counters of ncu") >= 3  # MFU, bandwidth and speed of light
+    assert page.count("needs ncu counters") >= 3  # MFU, bandwidth and speed of light
     assert "llm-perf profile -- CMD" in page
     assert data["strip"] is None
     assert "llm-perf report INPUT --format html" in data["stripMissing"]

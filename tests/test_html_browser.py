@@ -462,6 +462,24 @@ def steps(tmp_path_factory: pytest.TempPathFactory) -> str:
     return render_html(report(make_export(tmp_path_factory.mktemp("steps") / "run.sqlite", ranges, kernels)))
 
 
+def test_a_click_in_the_timeline_selects_a_range_or_keeps_what_is_shown(browser: Browser) -> None:
+    opened = browser.open(render_html(report(*DECODER)))
+    strip = opened.page.locator("#strip")
+    said = opened.text("#strip-readout")
+    assert opened.page.locator("#zoom-out").is_disabled()
+    strip.click(position={"x": 300, "y": 22 + 19 + 9})  # the second row of ranges
+    assert opened.text("#strip-what").startswith("LLM@decode/decode_step, instance")
+    strip.click(position={"x": 300, "y": 22 + 9})  # the first
+    assert opened.text("#strip-what") == "LLM@decode, instance 1 of 1"
+    assert opened.text("#strip-readout").startswith("LLM@decode · this instance")
+    opened.page.mouse.move(1, 1)
+    assert opened.text("#strip-readout") != said
+    strip.focus()
+    opened.page.keyboard.press("+")
+    assert opened.page.locator("#zoom-out").is_enabled()
+    assert opened.quiet()
+
+
 def test_a_strip_of_all_instances_leads_to_the_timeline(browser: Browser, steps: str) -> None:
     opened = browser.open(steps, viewport={"width": 400, "height": 700}, color_scheme="dark")
     page = opened.page

@@ -10,10 +10,13 @@ from attrs import evolve
 
 from conftest import report as build
 from llm_perf_opt.diagnosis import Diagnosis
+from llm_perf_opt.inject.lever_rules import rules_with_levers
 from llm_perf_opt.regions.model import NCUProfileRegionReport
+from llm_perf_opt.report.closing import following_of
 from llm_perf_opt.report.html import render_html
 from llm_perf_opt.report.identity import date_words, identity, notices, program_name, tab_title
 from llm_perf_opt.report.view import view_of
+from llm_perf_opt.trying.levers import all_levers
 
 report = partial(build, launch_detail=True)
 
@@ -61,6 +64,28 @@ def test_a_run_that_failed_says_so_before_any_number(trace: NCUProfileRegionRepo
     page = render_html(view_of(failed))
     assert page.index("The run failed.") < page.index("The program failed &lt;b&gt;.") < page.index('class="headline"')
     assert not notices(view_of(evolve(of_run(trace, state="done"), diagnostics=[])))
+
+
+def test_the_page_alone_says_what_to_type(trace: NCUProfileRegionReport) -> None:
+    """`try` only where a lever answers the first fix of a program that ends by itself."""
+    assert rules_with_levers() == {rule for lever in all_levers().values() for rule in lever.rules}
+    found = report("nsys-*-decoder-8layers-warm.sqlite")
+    ran = of_run(found, workload=["python", "generate.py", "--n", "<3>"], settings={"annotate": "stages"})
+
+    def typed(of: NCUProfileRegionReport, rule: str = "launch.graph") -> str:
+        fixes = [evolve(fix, rule=rule) for fix in of.answer.fixes]
+        following = following_of(evolve(of, answer=evolve(of.answer, fixes=fixes)))
+        return following.command if following else ""
+
+    assert typed(found) == "llm-perf try -- CMD"
+    assert typed(ran) == "llm-perf try --annotate stages -- python generate.py --n '<3>'"
+    assert "<code>llm-perf try --annotate stages -- python generate.py --n &#39;&lt;3&gt;&#39;</code>" in render_html(
+        view_of(ran)
+    )
+    assert typed(found, "host.unknown") == typed(found, "comm.skew") == "llm-perf profile -- CMD"
+    assert typed(report("serving-*.sqlite")) == "llm-perf profile -- CMD"
+    assert typed(report("ncu-*-decoder-8layers-warm-per-launch-config.ncu-rep")) == "llm-perf profile -- CMD"
+    assert not typed(of_run(evolve(trace, diagnostics=[Diagnosis("X", "error", "No.", "")]), state="failed"))
 
 
 def test_a_date_is_one_that_people_read() -> None:

@@ -22,6 +22,7 @@ from llm_perf_opt.regions.columns import CALL, OPERATOR, PYTHON, UNKNOWN, CodeSp
 from llm_perf_opt.regions.idle import IdleCause, IdleTime
 from llm_perf_opt.regions.model import NCUProfileRegionReport, RegionPerformance
 from llm_perf_opt.regions.whole_recording import with_whole_recording
+from llm_perf_opt.report.stages import each_ns, stage_regions
 from test_join_rules import timeline as made
 from test_verdicts import evaluated, performance
 
@@ -251,6 +252,94 @@ def test_many_short_allocations_fill_a_gap_together() -> None:
     assert of.opportunities[0].rule == "host.alloc"
 
 
+def _short(kind: int, *names: str, each: int = 1_500_000, apart: int = 2 * MS) -> list[Event]:
+    """One behind the other in the gap of `one_long_gap`, none of them half of it."""
+    return [(kind, name, 2 * MS + number * apart, 2 * MS + number * apart + each) for number, name in enumerate(names)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "names", "told"),
+    [
+        (OPERATOR, ["aten::mul", "aten::mul", "aten::add"] * 3, {("python", "aten::mul"): 9 * MS, ("python", "aten::add"): 4_500_000}),
+        (PYTHON, ["queue of 1", "queue of 2", "merge"] * 3, {("python", "queue of …"): 9 * MS, ("python", "merge"): 4_500_000}),
+        (OPERATOR, ["collate", "render", "collate"] * 3, {("data", "collate"): 9 * MS, ("python", "render"): 4_500_000}),
+        (CALL, ["cudaFuncSetAttribute"] * 4 + ["cudaEventQuery"] * 5, {("python", "cudaEventQuery"): 7_500_000, ("module", "cudaFuncSetAttribute"): 6 * MS}),
+    ],
+)  # fmt: skip
+def test_a_gap_that_several_short_things_fill_is_named_after_them(
+    kind: int, names: list[str], told: dict[tuple[str, str], int]
+) -> None:
+    timeline = made([("step", 0, 22 * MS)], [("k", 1_000, MS), ("k", 21 * MS, MS)])
+    of = performance(evaluated(with_host(timeline, *_short(kind, *names))), "step")
+    assert of.idle is not None
+    assert {(c.cause, c.what): c.time_ns for c in of.idle.causes if c.what} == told
+    assert sum(c.time_ns for c in of.idle.causes) == of.idle.total_ns
+    # Those that fill too little of it do not name it.
+    of = performance(evaluated(with_host(timeline, *_short(kind, *names[:6]))), "step")
+    assert of.idle is not None
+    assert [c.what for c in of.idle.causes if c.what] == []
+
+
+def test_short_ranges_name_a_gap_but_not_that_of_their_own_region() -> None:
+    ranges = [("step", 0, 22 * MS), *((f"part {n}", 2 * MS + n * 2 * MS, 3_500_000 + n * 2 * MS) for n in range(9))]
+    timeline = made(ranges, [("k", 1_000, MS), ("k", 21 * MS, MS)])
+    found = evaluated(timeline)
+    of = performance(found, "step")
+    assert of.idle is not None
+    assert [(c.cause, c.what, c.time_ns) for c in of.idle.causes if c.what] == [("python", "part …", 13_500_000)]
+    own = performance(found, "step/part 3")
+    assert own.idle is not None
+    assert [c.what for c in own.idle.causes] == [""]
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("enumerate(DataLoader)#X.__next__", "num_workers"),
+        ("torch/utils/data/dataloader.py(1): __next__", "num_workers"),
+        ("tokenize prompts", "fast tokenizer"),
+        ("decode_jpeg", "nvJPEG"),
+        ("next_batch", "another thread or process"),
+    ],
+)
+def test_what_to_do_about_input_goes_by_what_was_seen(name: str, says: str) -> None:
+    of = one_long_gap((OPERATOR, name, 2 * MS, 20 * MS))
+    (found,) = [one for one in of.opportunities if one.rule == "host.data"]
+    assert says in found.advice
+    assert ("DataLoader" in found.advice) == (says == "num_workers")
+
+
+def waiting_steps(*waits: int) -> RegionPerformance:
+    """Steps of two kernels, and such a wait between the two in each."""
+    ranges, kernels, parts, at = list[tuple[str, int, int]](), list[tuple[str, int, int]](), [], 0
+    for wait in waits:
+        ranges.append(("step", at, at + wait + 20 * MS))
+        parts.append(("compute", at + MS, at + MS + wait))
+        kernels += [("k", at, MS), ("k", at + MS + wait, 19 * MS)]
+        at += wait + 20 * MS
+    return performance(evaluated(made([*ranges, *parts], kernels)), "step")
+
+
+def test_the_gain_of_waiting_has_the_interval_of_its_instances() -> None:
+    """Twenty steps, of which the last five wait longer: from 0.9 times the second shortest to 1.25 times the second longest."""
+    waits = [10 * MS + n * 100_000 for n in range(15)] + [13 * MS, 14 * MS, 15 * MS, 16 * MS, 20 * MS]
+    of = waiting_steps(*waits)
+    assert of.idle is not None
+    (found,) = [one for one in of.opportunities if one.rule == "host.python"]
+    assert found.interval is not None
+    assert found.recoverable.of("ns") == pytest.approx(sum(waits), rel=0.001)
+    assert [end.of("ns") / 20 for end in found.interval] == pytest.approx([0.9 * 10_100_000, 1.25 * 16 * MS], rel=0.001)
+    assert set(of.idle.spread) >= {"", "python"}
+
+
+def test_of_one_instance_the_interval_is_wide() -> None:
+    of = one_long_gap()
+    assert of.idle is not None
+    assert of.idle.spread == {}
+    (found,) = of.opportunities
+    assert found.interval == [found.time * 0.45, found.of]  # no more than the whole
+
+
 @pytest.mark.parametrize(
     ("name", "cause", "rule"),
     [
@@ -399,6 +488,51 @@ def test_a_program_that_runs_ahead_is_timed_on_the_gpu() -> None:
     assert of.tokens is not None
     assert of.tokens.tokens.value == 40
     assert of.tokens.now.of("token/s") == pytest.approx(40 / 5.4e-3)
+
+
+def test_idle_time_of_steps_that_alternate_is_told_once() -> None:
+    """Decode steps of 1 ms by turns with samplers of two kernels, all launched long before: each wait has one owner.
+
+    The pause from one decode step to the next is short, and holds all of a sampler with the waits in it.
+    """
+    ranges, kernels, launched, at = list[tuple[str, int, int]](), list[tuple[str, int, int]](), list[int](), MS
+    for _ in range(6):
+        for name, work in (("decode", [(70_000, MS)]), ("sampler", [(50_000, 100_000), (200_000, 100_000)])):
+            begin = 20_000 * len(ranges)
+            ranges.append((name, begin, begin + 10_000))
+            for wait, length in work:
+                launched.append(begin + 5_000)
+                kernels.append((f"k_{name}", at + wait, length))
+                at += wait + length
+    timeline = made(ranges, kernels)
+    timeline.kernels.host_time[:] = launched
+    report = evaluated(timeline)
+    for name, work, idle in (
+        ("decode", 6 * MS, 5 * 70_000),  # of the wait before the first step nobody knows whose it is
+        ("sampler", 6 * 200_000, 6 * 200_000 + 5 * 50_000),
+    ):
+        of = performance(report, name)
+        assert of.gpu_side is not None
+        assert of.idle is not None
+        assert (of.gpu_side.instances, of.gpu_side.idle_ns, of.idle.total_ns) == (6, idle, idle)
+        assert of.gpu_side.time_ns == work + idle
+    gains = {fix.stage: fix.gain_ns * 6 for fix in report.answer.stage_fixes}
+    assert sum(gains.values()) <= 6 * 320_000
+
+
+def test_a_part_of_a_step_does_not_take_as_long_as_the_step() -> None:
+    """Forward and backward take turns on the GPU: the time from one forward to the next is that of both."""
+    names, works = ("forward", "backward"), (MS, 3 * MS)
+    ranges = [(names[n % 2], 20_000 * n, 20_000 * n + 10_000) for n in range(10)]
+    starts = [200_000 + 4 * MS * (n // 2) + (n % 2) * MS for n in range(10)]
+    timeline = made(ranges, [("k", start, works[n % 2]) for n, start in enumerate(starts)])
+    timeline.kernels.host_time[:] = [20_000 * n + 5_000 for n in range(10)]
+    found = evaluated(timeline)
+    for region in stage_regions(found):
+        side = performance(found, region.name).gpu_side
+        assert side is not None
+        assert (side.step_ns, side.fills_steps, each_ns(region)) == (4 * MS, False, None)
+    assert "takes 15 ms in 5 steps, 3 ms each on average" in found.answer.where
 
 
 # -- recordings of the repository, against plain loops over the same rows ------------------------------------

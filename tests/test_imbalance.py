@@ -74,6 +74,61 @@ def test_a_stage_that_has_more_to_do_is_named() -> None:
     assert "Stages of a pipeline, computing in a step" in render_html(view_of(report))
 
 
+def receiving(batches: int, times: list[int]) -> NCUProfileRegionReport:
+    """The same where a stage waits for the one before in a kernel that receives, as NCCL does; each ends its step alone."""
+    sending = MS // 50
+    ranks: list[tuple[list[tuple[str, int, int]], list[tuple[str, int, int]]]] = [([], []) for _ in times]
+    begin = 0
+    for _ in range(STEPS):
+        free, arrived = [begin] * len(times), [begin] * batches
+        for stage, (time, (ranges, kernels)) in enumerate(zip(times, ranks, strict=True)):
+            for batch in range(batches):
+                if stage:
+                    got = max(free[stage], arrived[batch] - sending) + sending
+                    kernels.append((SENDS, free[stage], got - free[stage]))
+                    free[stage] = got
+                kernels.append((GEMM, free[stage], time))
+                free[stage] += time
+                if stage < len(times) - 1:
+                    kernels.append((SENDS, free[stage], sending))
+                    free[stage] += sending
+                arrived[batch] = free[stage]
+            ranges.append(("step", begin, free[stage]))
+        begin = max(free) + MS
+    return job(ranks)
+
+
+@pytest.mark.parametrize("times", [[MS, MS, 2 * MS, MS], [2 * MS, MS, MS, MS], [MS, MS, MS, 2 * MS], [MS, 2 * MS]])
+@pytest.mark.parametrize("waits", ["with idle GPUs", "in kernels that receive"])
+def test_what_to_do_first_names_the_stage_that_the_others_wait_for(waits: str, times: list[int]) -> None:
+    """Whichever it is, and however the others wait; what is to be won is what it computes beyond the average."""
+    report = pipeline(len(times), 8, times) if waits == "with idle GPUs" else receiving(8, times)
+    late = f"rank {times.index(2 * MS)}"
+    assert report.answer.stage == "step"
+    assert f"{late} computes 16 ms of each step" in report.answer.why
+    assert report.answer.do_first.startswith(f"Give {late} less of the model")
+    first = report.answer.fixes[0]
+    assert first.rule == "comm.skew"
+    assert first.gain_ns == pytest.approx(8 * (max(times) - sum(times) / len(times)), rel=0.01)
+    assert sum(fix.gain_share for fix in report.answer.fixes) <= 1
+    # No host is slow because its GPU waits for another stage.
+    assert not any("for its host" in one.message for one in report.diagnostics if one.code == "RANKS_DIFFER")
+
+
+def test_of_even_stages_none_is_named() -> None:
+    for report in (pipeline(4, 8, [MS] * 4), receiving(8, [MS] * 4)):
+        assert [fix for fix in report.answer.fixes if fix.rule == "comm.skew"] == []
+        assert report.answer.verdict == "gpu"
+        told = next(one.message for one in report.diagnostics if one.code == "PIPELINE_BUBBLES")
+        assert told.endswith("all have about the same work.")
+
+
+def test_clocks_are_not_aligned_by_messages_of_a_pipeline() -> None:
+    """Stages that begin a slot later each send at equal intervals, as one with a clock that is off would."""
+    assert pipeline(4, 8, [MS] * 4).ranks is None
+    assert receiving(8, [MS] * 4).ranks is None
+
+
 def experts(times: list[int]) -> NCUProfileRegionReport:
     """Dispatch, experts, combine, attention; all wait in combine for the last."""
     longest, ranks = max(times), []

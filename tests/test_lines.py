@@ -38,7 +38,7 @@ from llm_perf_opt.readers.open import read_recording
 from llm_perf_opt.regions.attribution import attribute
 from llm_perf_opt.regions.code import Place, parse_place
 from llm_perf_opt.regions.columns import Timeline
-from llm_perf_opt.regions.model import RegionPerformance
+from llm_perf_opt.regions.model import NCUProfileRegionReport, RegionPerformance
 from llm_perf_opt.regions.operator_calls import product_shape
 from llm_perf_opt.regions.signatures import Signature
 from llm_perf_opt.regions.tensors import as_text, from_text
@@ -593,6 +593,24 @@ def test_work_of_a_line_is_that_of_the_launches_that_take_as_long() -> None:
     assert each == {1: (20e12, 10e12, 0.5), 2: (80e12, 40e12, 0.75), 3: (50e12, 25e12, 0.625)}
 
 
+def test_recordings_of_several_ranks_have_their_lines_too() -> None:
+    """The same program twice: the table and the fixes are those of one, of twice as many steps."""
+    path = recording("lines-*-eager")
+    one, both = (build_report([read_timeline(path)] * count, ReportOptions()) for count in (1, 2))
+
+    def told(report: NCUProfileRegionReport) -> tuple[dict[int, tuple[int, float]], dict[int, float]]:
+        step = regions_of(report.main_scope)["step"].performance
+        assert step
+        assert step.lines_known == 1.0
+        fix = next(fix for fix in report.answer.fixes if fix.rule == "launch.graph")
+        lines = {line.line: (line.calls, line.time.of("ns")) for line in step.lines if line.calls}
+        return lines, {line.line: line.time_ns or 0.0 for line in fix.lines}
+
+    (of_one, fix_of_one), (of_both, fix_of_both) = told(one), told(both)
+    assert of_both == {line: (2 * calls, pytest.approx(2 * time)) for line, (calls, time) in of_one.items()}
+    assert fix_of_both == pytest.approx(fix_of_one)
+
+
 def test_every_output_shows_the_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = str(recording("lines-*-eager"))
     assert main(["report", source, "--out", str(tmp_path / "out")]) == 0
@@ -601,6 +619,8 @@ def test_every_output_shows_the_lines(tmp_path: Path, capsys: pytest.CaptureFixt
         text = (tmp_path / "out" / name).read_text(encoding="utf-8")
         assert "By line" in text
         assert "lines.py:31 forward" in text
+        assert "At lines.py:33 forward" in text  # beside the fix
+        assert "806 µs to 1.32 ms" in text  # its interval
     found = json.loads((tmp_path / "out" / "report.json").read_text(encoding="utf-8"))
     (step,) = [r["performance"] for r in found["scopes"][-1]["regions"] if r["key"] == "step"]
     assert {line["line"] for line in step["lines"] if line["calls"]} == {LINE_OF[tag] for tag in _EAGER}
@@ -618,6 +638,15 @@ def test_a_fix_names_the_lines_it_is_about() -> None:
     (fix,) = [fix for fix in told.fixes if fix.rule == "host.sync"]
     assert fix.lines[0].line == LINE_OF["item"]
     assert fix.lines[0].function == "waits"
+
+
+@pytest.mark.parametrize("program", ["eager", "graph", "train", "waits"])
+def test_lines_of_a_fix_add_up_to_what_it_says_it_takes(program: str) -> None:
+    found = evaluated(read_timeline(recording(f"lines-*-{program}"))).opportunities
+    assert found
+    for one in found:
+        known = sum(line.time_ns or 0.0 for line in one.lines) / one.time.of("ns")
+        assert 0.97 < known < 1.001, (one.region, one.rule)
 
 
 def test_planted_waits_are_named_with_their_line_and_their_time() -> None:

@@ -96,6 +96,16 @@ def test_a_program_that_fails_is_not_run_again(tools: Path, capsys: pytest.Captu
     assert "--no-measure" in capsys.readouterr().err
 
 
+def test_a_program_that_is_killed_is_not_said_to_be_broken(tools: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By the system where memory is short, or a scheduler."""
+    program = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
+    assert main(["measure", "--out", "run", "--", sys.executable, "-c", program]) == 4
+    said = capsys.readouterr().err
+    assert "killed from outside (SIGKILL, exit code -9)" in said
+    assert "dmesg" in said
+    assert "Fix the program" not in said
+
+
 def test_a_program_without_ranges_is_recorded_all_the_same(tools: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert profile("--no-counters", work=[sys.executable, "-c", "pass"]) == 0
     assert "no range could be timed" in capsys.readouterr().err

@@ -208,3 +208,25 @@ def test_ranges_of_libraries_are_folded_away(steps: Path) -> None:
     for name in ("ncclAllReduce", "cublasLtMatmul", "cublasSgemm"):
         assert library_regions([evolve(inside, name=name), regions[0]], []) == {inside.key}
     assert library_regions([evolve(inside, name="ncclude"), regions[0]], []) == set()
+
+
+# -- what the host is in -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "seen"),
+    [
+        ("nsys-*-graph_node.sqlite", "cudaMalloc_v3020"),  # no lines, no operators: its calls
+        ("kineto-*-2layers.json.gz", "aten::scaled_dot_product_attention"),
+        ("lines-*-waits.sqlite", "lines.py:163 waits"),
+    ],
+)
+def test_the_page_has_a_track_of_the_host_whatever_the_recording_tells_of_it(name: str, seen: str) -> None:
+    view = view_of(report(name))
+    track = page_data(view, page_regions(view))["strip"]["code"]
+    assert seen in track["places"]
+    assert len(track["place"]) == len(track["start"]) == len(track["length"]) == len(track["window"])
+    ends: dict[int, int] = {}
+    for window, start, length in zip(track["window"], track["start"], track["length"], strict=True):
+        assert start >= ends.get(window, start)  # one behind the other
+        ends[window] = start + length

@@ -13,6 +13,7 @@ import pytest
 from fake_tools import TRANSCRIPTS
 from fake_tools import json_alone as json_alone
 from fake_tools import tools as tools
+from llm_perf_opt.capture.collective_watch import CollectiveWatch
 from llm_perf_opt.cli.main import main
 from llm_perf_opt.errors import ExitCode, UserError
 from llm_perf_opt.metrics.families import COLLECTIVE, family_of
@@ -112,6 +113,49 @@ def test_a_rank_that_hangs_under_ncu_is_cut_and_its_counters_stay(monkeypatch: p
     assert start(0, monkeypatch, "--timeout", "1", program="import time; time.sleep(600)") == ExitCode.TIMED_OUT
     assert Path("run/ranks/rank-0/ncu/run.ncu-rep").stat().st_size > 0
     assert told(Path("run/report.json"))["TIMED_OUT"].startswith("rank 0 on node0 (ranks/rank-0): ")
+    assert json.loads(Path("run/report.json").read_text())["coverage"]["launches"] > 0
+
+
+def test_a_kernel_that_ncu_begins_and_never_ends_is_seen(tmp_path: Path) -> None:
+    """A collective soon, any other kernel after a while; not what moves on, what has ended, or what is no kernel."""
+    log, now = tmp_path / "log", 0.0
+
+    def stuck_after(text: str, moves: str = "") -> tuple[float | None, str]:
+        nonlocal now
+        log.write_text("==PROF== Connected to process 1\n" + text)
+        watch, began = CollectiveWatch(log, clock=lambda: now), now
+        while now - began < 300:
+            if watch.is_stuck():
+                return now - began, watch.kernel
+            now += 1.0
+            if moves and now - began in (20.0, 40.0):
+                log.write_text(log.read_text() + moves)
+        return None, watch.kernel
+
+    begun = '==PROF== Profiling "{}" - 7: 0%'
+    reduce, other = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL", "moe_exchange_v9"
+    assert stuck_after(begun.format(reduce)) == (30.0, reduce)
+    assert stuck_after(begun.format(reduce), moves="....50%") == (70.0, reduce)
+    assert stuck_after(begun.format(other)) == (180.0, other)
+    assert stuck_after(begun.format(reduce) + "....50%....100% - 1 pass\n") == (None, "")
+    assert stuck_after("==PROF== Creating report") == (None, "")
+    log.unlink()
+    assert not CollectiveWatch(log).is_stuck()
+
+
+@pytest.mark.process
+@pytest.mark.slow
+@pytest.mark.usefixtures("json_alone", "tools")
+def test_a_collective_that_comes_through_the_filter_is_cut_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fifteen minutes before its time is over; what was measured is kept, and the rank fails, so that the others end."""
+    monkeypatch.setattr("llm_perf_opt.capture.collective_watch._PATIENCE_S", 0.5)
+    monkeypatch.setattr("llm_perf_opt.capture.collective_watch._LOOK_S", 0.1)
+    assert start(1, monkeypatch) == 0
+    line = '==PROF== Profiling "ncclDevKernel_AllReduce_Sum_bf16_RING_LL" - 7: 0%'
+    program = f"import time; open('run/ranks/rank-0/ncu/run.log', 'a').write('{line}'); time.sleep(600)"
+    assert start(0, monkeypatch, program=program) == ExitCode.TIMED_OUT
+    said = told(Path("run/report.json"))
+    assert "ncu profiled ncclDevKernel_AllReduce_Sum_bf16_RING_LL" in said["COLLECTIVE_REPLAYED"]
     assert json.loads(Path("run/report.json").read_text())["coverage"]["launches"] > 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import subprocess
 import sys
@@ -146,6 +147,11 @@ def test_each_rank_measures_and_the_last_reports_all(
     assert list(rank_folders(run)) == [0, 1]
     report = json.loads((run / "report.json").read_text())
     assert [one["path"] for one in report["inputs"]] == ["rank-0/run.json", "rank-1/run.json"]
+    # The page shows what was typed for the job, not how it could be typed from the folder of the ranks.
+    page = (run / "report.html").read_text()
+    typed = f"llm-perf measure --json -- {sys.executable} program.py"
+    assert typed in html.unescape(page)
+    assert "rank-0/run.json rank-1" not in page
     manifest = json.loads((run / "ranks" / "rank-1" / "manifest.json").read_text())
     assert (manifest["rank"], manifest["node"]) == (1, "node1")
     # The ranks are runs of their own, and no old ones to be pruned one by one.

@@ -11,9 +11,10 @@ import pytest
 from attrs import evolve
 
 from llm_perf_opt.analysis.build import ReportOptions, build_report, with_ranks
+from llm_perf_opt.analysis.rank_steps import _difference
 from llm_perf_opt.regions.columns import Timeline
 from llm_perf_opt.regions.gpu_samples import COLUMNS, GpuSamples
-from llm_perf_opt.regions.model import NCUProfileRegionReport
+from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport, RegionStats
 from llm_perf_opt.report.html import render_html
 from llm_perf_opt.report.markdown import render_markdown
 from llm_perf_opt.report.view import view_of
@@ -62,7 +63,7 @@ def test_each_step_of_each_rank_with_its_waiting_and_transfer() -> None:
         waits = [0, 0, 2_000_000 if row.rank != 1 else 0, 0, 0, 0]
         assert row.waiting_ns == pytest.approx(waits, abs=2_000)
     codes = {one.code: one.message for one in report.diagnostics}
-    assert codes["RANK_STEPS"].startswith("3 ranks go through step 6 times; the common time of a steady one")
+    assert codes["RANK_STEPS"].startswith("3 ranks go through step 6 times; a steady one takes")
 
 
 def test_the_common_time_is_that_of_the_slowest() -> None:
@@ -113,6 +114,39 @@ def test_a_part_that_one_rank_alone_has_is_named() -> None:
         ranks.append(evolve(with_ranks(made(ranges, []), rank), source=f"rank{rank}.sqlite"))
     found = why(build_report(ranks, ReportOptions()))
     assert found == ["", "checkpoint, which no other rank has, takes 3 ms of a step"]
+
+
+def test_a_time_that_nobody_knows_is_not_compared_as_if_it_were_nothing() -> None:
+    """As of a part that only the capture of a graph tells of: it has no range of its own on that rank."""
+
+    def part(wall_ns: int | None) -> NCUProfileRegion:
+        steps = (STEPS, RegionStats(None, 0), RegionStats(None, 0))
+        return NCUProfileRegion("layer", "", ["step", "layer"], "step", 1, None, None, *steps, wall_ns=wall_ns)
+
+    def told(*layers: int | None) -> list[str]:
+        step = evolve(part(STEPS * STEP_NS), name="step", path=["step"], parent=None, depth=0)
+        ranks = {n: {"step": step, "step/layer": part(wall)} for n, wall in enumerate(layers)}
+        return [_difference(rank, "step", ranks, in_turn=False) for rank in ranks]
+
+    took = STEPS * 3_000_000
+    assert told(took, None) == ["", ""]
+    assert told(took, None, took) == ["", "", ""]
+    assert told(2 * took, None, took) == ["layer takes 6 ms, usually 3 ms", "", ""]
+
+
+def test_where_only_ranges_were_timed_the_ranks_that_differ_are_what_to_look_at_first() -> None:
+    ranks = []
+    for rank in range(3):
+        took = 8_000_000 if rank == 1 else 2_000_000
+        ranges = [("step", n * STEP_NS, n * STEP_NS + STEP_NS - 1_000) for n in range(STEPS)]
+        ranges += [("data", n * STEP_NS + 1_000, n * STEP_NS + took) for n in range(STEPS)]
+        ranks.append(evolve(with_ranks(made(ranges, []), rank), source=f"rank{rank}.sqlite"))
+    answer = build_report(ranks, ReportOptions()).answer
+    assert answer.do_first.startswith(
+        "Look at what ranks do differently in step: rank 1: data takes 8 ms, usually 2 ms."
+    )
+    assert "llm-perf profile" in answer.do_first
+    assert "differently" not in build_report([ranks[0], ranks[2]], ReportOptions()).answer.do_first
 
 
 def test_a_slower_clock_is_the_reason_where_somebody_looked() -> None:

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import sys
 import tarfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,8 @@ from llm_perf_opt.analysis.rules.all_rules import RULES, fix_words
 from llm_perf_opt.analysis.rules.gains import generation_of
 from llm_perf_opt.readers.kineto import read_kineto
 from llm_perf_opt.readers.measured import read_measured
-from llm_perf_opt.regions.fixes import Fix
+from llm_perf_opt.regions.fixes import Answer, Fix
+from llm_perf_opt.regions.model import NCUProfileRegionReport
 from llm_perf_opt.regions.tensors import EXPANDED, STRIDED, Tensor, as_text, from_text
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
@@ -40,8 +43,11 @@ Operator = tuple[str, list[Any]]  # name, and dims of its inputs, or (dims, type
 Launch = tuple[str, float, list[Operator]]  # kernel, µs, operators around it
 
 
-def recorded(launches: list[Launch], steps: int = 4) -> bytes:
-    """A trace of steps that launch all of this one behind the other, the host ahead of the GPU."""
+def recorded(launches: list[Launch], steps: int = 4, lines: Sequence[int] = ()) -> bytes:
+    """A trace of steps that launch all of this one behind the other, the host ahead of the GPU.
+
+    `lines`: of `train.py`, the line of the function that makes each launch.
+    """
     events: list[dict[str, Any]] = []
     host, gpu, correlation = 1000.0, 1000.0, 0
 
@@ -52,8 +58,10 @@ def recorded(launches: list[Launch], steps: int = 4) -> bytes:
 
     for _ in range(steps):
         begin = host
-        for kernel, length, operators in launches:
+        for number, (kernel, length, operators) in enumerate(launches):
             correlation += 1
+            if lines:
+                event("python_function", f"train.py({lines[number]}): f{lines[number]}", host - 0.1, 4.8)
             for depth, (name, inputs) in enumerate(operators):
                 event("cpu_op", name, host + 0.1 * depth, 4 - 0.2 * depth, **given(inputs))
             event("cuda_runtime", "cudaLaunchKernel", host + 2.0, 0.5, correlation=correlation)
@@ -76,9 +84,12 @@ def given(inputs: list[Any]) -> dict[str, Any]:
     }
 
 
-def fixes(launches: list[Launch]) -> dict[str, Fix]:
-    timeline = read_kineto(io.BytesIO(recorded(launches)), "trace.json")
-    return {fix.rule: fix for fix in build_report([timeline], ReportOptions()).answer.fixes}
+def fixes(launches: list[Launch], lines: Sequence[int] = ()) -> dict[str, Fix]:
+    return {fix.rule: fix for fix in reported(recorded(launches, lines=lines)).answer.fixes}
+
+
+def reported(trace: bytes) -> NCUProfileRegionReport:
+    return build_report([read_kineto(io.BytesIO(trace), "trace.json")], ReportOptions())
 
 
 def mm(rows: int, columns: int, depth: int, kernel: str = GEMM, us: float = 0.0, kind: str = BF16) -> Launch:
@@ -177,6 +188,66 @@ def test_a_rule_sees_its_case_and_promises_what_the_roof_allows(rule: str) -> No
     assert not {other for other in found if other not in (rule, "launch.graph")}, found
 
 
+LAYOUT = copy(
+    100, ([32, 16, 256, 128], BF16, [524288, 128, 2048, 1]), [32, 16, 256, 128], "aten::contiguous", "aten::clone"
+)
+
+
+def test_the_lines_of_a_fix_are_those_of_the_launches_that_it_took() -> None:
+    """One kernel at three places: two change a layout, one of them twice a step; the third fills a cache, as it must."""
+    fills = copy(300, ([32, 16, 256, 128], BF16), [32, 16, 256, 128])
+    found = fixes([BIG, LAYOUT, BIG, LAYOUT, BIG, LAYOUT, BIG, fills, BIG], [1, 20, 1, 20, 1, 30, 1, 40, 1])
+    fix = found["copy.layout"]
+    assert {line.line: line.time_ns for line in fix.lines} == pytest.approx({20: 200e3, 30: 100e3})
+    assert fix.lines[0].function == "f20"
+
+
+@pytest.mark.parametrize("rule", SHOWN)
+def test_the_times_of_a_fix_s_lines_add_up_to_what_it_takes(rule: str) -> None:
+    """Each launch on a line of its own: those that the rule took, and no other, are named."""
+    launches, _ = SHOWN[rule]
+    report = reported(recorded(launches, lines=range(1, len(launches) + 1)))
+    (found,) = [one for one in report.opportunities if one.rule == rule]
+    assert sum(line.time_ns or 0.0 for line in found.lines) == pytest.approx(found.time.of("ns"), rel=1e-6)
+    (fix,) = [fix for fix in report.answer.fixes if fix.rule == rule]
+    assert {line.line for line in fix.lines} <= set(range(1, len(launches) + 1))
+    spent = {line.line: line.time_ns for line in fix.lines}
+    assert spent == pytest.approx({number: 1e3 * launches[number - 1][1] for number in spent}, abs=2)
+
+
+def test_waiting_that_a_rule_takes_from_another_keeps_its_lines() -> None:
+    """Experts in a loop wait at their own lines; that waiting is `launch.graph` elsewhere."""
+    expert: list[Launch] = [
+        ("void at::native::DeviceSelectSweepKernel", 1, [("aten::where", []), ("aten::nonzero", [[4096]])]),
+        mm(16, 2048, 2048, us=1),
+        ("void at::native::indexFuncLargeIndex", 1, [("aten::index_add_", [[4096, 2048]])]),
+    ]
+    fix = fixes(expert * 16, [11, 12, 13] * 16)["moe.loop"]
+    spent = {line.line: line.time_ns or 0.0 for line in fix.lines}
+    assert set(spent) == {11, 12, 13}
+    assert min(spent.values()) > 3 * 16e3  # a microsecond of the GPU, and four in which it waits
+
+
+def test_each_copy_has_the_line_that_makes_it() -> None:
+    events = []
+
+    def event(category: str, name: str, start: float, length: float, **args: Any) -> None:
+        pid, tid = (0, 7) if category == "gpu_memcpy" else (10, 10)
+        common = {"ph": "X", "cat": category, "name": name, "pid": pid, "tid": tid}
+        events.append({**common, "ts": start, "dur": length, "args": args})
+
+    event("user_annotation", "step", 0, 10_000)
+    for number, (line, length) in enumerate(((7, 3000), (8, 1000))):
+        begin = 100 + 4000 * number
+        event("python_function", f"train.py({line}): load", begin, 60)
+        event("cuda_runtime", "cudaMemcpyAsync", begin + 10, 20, correlation=number)
+        copied = {"correlation": number, "device": 0, "bytes": 1 << 20}
+        event("gpu_memcpy", "Memcpy HtoD (Pinned -> Device)", begin + 100, length, **copied)
+    trace = json.dumps({"deviceProperties": [H200], "traceEvents": events}).encode()
+    (fix,) = [fix for fix in reported(trace).answer.fixes if fix.rule == "copy.host"]
+    assert {line.line: line.time_ns for line in fix.lines} == pytest.approx({7: 3e6, 8: 1e6})
+
+
 def test_kernels_of_cuda_cores_are_about_their_type_whatever_alignment_they_were_made_for() -> None:
     """A vision transformer of 768 in fp32 on an H200: sizes are aligned, its kernels end in align1 all the same."""
     found = fixes([mm(12608, 3072, 768, "cutlass_80_simt_sgemm_256x128_8x4_nn_align1", 1200, FP32)])
@@ -259,9 +330,30 @@ def test_experts_in_a_loop_are_one_fix() -> None:
     assert set(found) == {"moe.loop"}
     assert found["moe.loop"].because.startswith("16 experts")
     assert "moe.loop" not in fixes(expert * 2 + [BIG] * 4)
+    # A decoder with a static cache: attention turns its mask into values with where, and nobody selects rows.
+    mask = ("void at::native::elementwise_kernel", 5, [("aten::scaled_dot_product_attention", []), ("aten::where", [])])
+    layer = [
+        mask,
+        mm(128, 2048, 2048, us=10),
+        ("index_elementwise_kernel", 10, [("aten::index_copy_", [[4096, 2048]])]),
+    ]
+    assert "moe.loop" not in fixes(layer * 16)
     # Rows are selected and put back, as embeddings are, hundreds of launches apart.
     apart = [expert[0], expert[1], *([mm(128, 2048, 2048, us=10)] * 60), expert[3]]
     assert "moe.loop" not in fixes(apart * 12)
+
+
+def test_parameters_that_are_updated_one_by_one_are_a_fix_of_the_optimiser() -> None:
+    """Eight operators for each, of which the host takes longer to launch than the GPU to run."""
+    names = ["mul_", "lerp_", "mul_", "addcmul_", "sqrt", "div", "add_", "addcdiv_"]
+    kernel = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>"
+    parameter: list[Launch] = [(kernel, 2, [(f"aten::{name}", [([1024, 1024], FP32)])]) for name in names]
+    found = fixes(parameter * 20)
+    assert next(iter(found)) == "optimizer.fused"
+    assert found["optimizer.fused"].because.startswith("20 parameters are updated one by one")
+    waiting = 20 * 8 * 3e3  # 5 µs of the host for every 2 µs of the GPU
+    assert waiting * 0.5 < found["optimizer.fused"].gain_ns < waiting + 20 * 8 * 2e3
+    assert "optimizer.fused" not in fixes(parameter * 4)
 
 
 def test_what_experts_wait_for_is_part_of_the_gain() -> None:
@@ -284,6 +376,80 @@ def test_a_forward_operator_in_a_gradient_of_pytorch_is_computed_again(gradient:
     backward = [(f"autograd::engine::evaluate_function: {gradient}", []), (gradient, [])]
     found = fixes([BIG, ("void gelu_kernel", 100, gelu), BIG, ("void gelu_kernel", 100, [*backward, *gelu]), BIG])
     assert ("recompute" in found) == again
+
+
+def test_a_backward_that_is_a_stage_of_its_own_shows_that_the_forward_runs_again() -> None:
+    """The first forward is in another stage; PyTorch's own gradients call several of its operators all the same."""
+    node = [("autograd::engine::evaluate_function: MmBackward0", []), ("MmBackward0", [])]
+    gelu, norm = ("aten::gelu", [[8192, 4096]]), ("aten::layer_norm", [[8192, 4096]])
+    again: list[Launch] = [("void gelu_kernel", 100, [*node, gelu]), ("void layer_norm_kernel", 100, [*node, norm])]
+    assert fixes([BIG, *again, BIG])["recompute"].gain_ns == pytest.approx(200e3, rel=0.1)
+    assert "recompute" not in fixes([BIG, again[0], BIG])  # one alone may be of a gradient that somebody wrote
+
+
+def test_softmax_of_attention_is_no_loss() -> None:
+    """Scores in fp32 over a long sequence are as wide as a vocabulary, and are cast likewise."""
+    scores: list[Launch] = [
+        (CAST, 1500, [("aten::to", []), ("aten::copy_", [([8192, 128256], FP32), ([8192, 128256], BF16)])]),
+        ("void cunn_SoftMaxForward<…>", 3000, [("aten::_softmax", [([8192, 128256], FP32)])]),
+    ]
+    assert "loss.fp32" in fixes([*SHOWN["loss.fp32"][0]])
+    assert "loss.fp32" not in fixes(scores)
+
+
+def staged(parts: list[tuple[str, list[Launch]]]) -> Answer:
+    """The answer about steps of named parts, one behind the other."""
+    trace = json.loads(recorded([launch for _, launches in parts for launch in launches]))
+    for step in [event for event in trace["traceEvents"] if event["name"] == "step"]:
+        trace["traceEvents"].remove(step)
+        begin = step["ts"]
+        for name, launches in parts:
+            end = begin + 5.0 * len(launches)
+            trace["traceEvents"].append(step | {"name": name, "ts": begin, "dur": end - begin - 1})
+            begin = end
+    timeline = read_kineto(io.BytesIO(json.dumps(trace).encode()), "trace.json")
+    return build_report([timeline], ReportOptions()).answer
+
+
+@pytest.mark.parametrize(("us", "confidence", "stage"), [(2.9, "low", "late"), (1.0, "high", "early")])
+def test_a_stage_that_waits_only_because_of_the_profiler_is_not_looked_at_first(
+    us: float, confidence: str, stage: str
+) -> None:
+    """Launches every 5 µs, and 4 at the least without a profiler: kernels of 2.9 µs fill most of that. `early` is the longest."""
+    short: list[Launch] = [("void radix_sort_kernel", us, [("aten::sort", [])])] * 400
+    alone = staged([("early", short)])
+    assert (alone.verdict, alone.confidence) == ("launch", confidence)
+    assert staged([("early", short), ("late", elementwise(300, 4))]).stage == stage
+
+
+def test_what_stages_that_differ_in_a_number_take_together_is_told() -> None:
+    """Each of four layers is hardly longer than the head."""
+    layers = [(f"layers.{n}.mlp", [BIG] * 3) for n in range(4)]
+    answer = staged([*layers, ("head", [BIG] * 2)])
+    assert answer.stage.startswith("layers.")
+    assert "the 4 stages layers.*.mlp, which are alike, take " in answer.where
+    assert re.search(r", 8[4-7]\.\d % of the time of all stages \(head ", answer.where)
+    assert "alike" not in staged([("layers.0.mlp", [BIG] * 3), ("head", [BIG] * 2)]).where
+
+
+@pytest.mark.parametrize(("operators", "share"), [(0, 0.775), (1, 0.755), (6, 0.58)])
+def test_a_graph_is_not_promised_the_time_of_the_profiler_of_pytorch(operators: int, share: float) -> None:
+    """Launches of 40 µs with 8 µs of work each, and 3.3 µs for each operator that is written down."""
+    around: list[Operator] = [("aten::tanh", [[8192, 8192]])] * operators
+    trace = json.loads(recorded([(ELEMENTWISE, 1.0, around)] * 40))
+    for event in trace["traceEvents"]:
+        event["ts"], event["dur"] = 8 * event["ts"], 8 * event["dur"]
+    found = build_report([read_kineto(io.BytesIO(json.dumps(trace).encode()), "trace.json")], ReportOptions()).answer
+    assert found.fixes[0].rule == "launch.graph"
+    assert found.fixes[0].gain_share == pytest.approx(share, abs=0.02)
+
+
+@pytest.mark.parametrize(("us", "own", "told"), [(40, 0, False), (40, 400, True), (1500, 0, True)])
+def test_another_stage_is_named_where_it_is_worth_a_look(us: float, own: float, told: bool) -> None:
+    """Chains of elementwise kernels in `log`, and in `train`. Where `train` has none, nobody begins with 2 % elsewhere."""
+    found = staged([("train", [BIG] * 8 + elementwise(own, 4 * bool(own))), ("log", elementwise(us, 4))])
+    stages = {stage for fix in found.fixes for stage in (fix.stage, *(also.stage for also in fix.also))}
+    assert ("log" in stages) == told, found
 
 
 def test_graph_breaks_promise_only_the_time_between_pieces() -> None:
@@ -320,11 +486,12 @@ def test_rules_are_complete() -> None:
         for words in (rule.costs, rule.seen, rule.gain):
             assert words.endswith(".")
         assert not rule.title.endswith(".")
-        assert bool(rule.before) == bool(rule.after)
+        assert rule.before
+        assert rule.after != rule.before
+        assert rule.unless.endswith(".")
     assert set(ids) <= set(fix_words())
     shown = [rule for rule in RULES if rule.id in LISTED]
     assert len(shown) == len(LISTED)
-    assert all(rule.before and rule.unless.endswith(".") for rule in shown)
 
 
 def test_tensors_are_written_as_text_and_back() -> None:
@@ -370,6 +537,9 @@ def test_the_gain_is_near_what_mending_gained(recorded: str, tmp_path: Path) -> 
     fix = fixes_of(recorded, tmp_path)[rules._constant(rules.PROGRAMS / f"{name}.py", "RULE")]
     gained = (MEASURED[name]["before"]["ms"] - MEASURED[name]["after"]["ms"]) * 1e6
     assert fix.gain_ns == pytest.approx(gained, rel=0.25)
+    assert fix.gain_interval_ns
+    low, high = fix.gain_interval_ns
+    assert low <= gained <= high
 
 
 def test_kernels_that_ran_slower_in_the_recording_promise_no_more_than_they_take_by_themselves(tmp_path: Path) -> None:

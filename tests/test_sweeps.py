@@ -11,12 +11,14 @@ from pathlib import Path
 import pytest
 import yaml
 from attrs import evolve
+from hydra.core.plugins import Plugins
 
 import llm_perf_opt
 from conftest import RECORDINGS
 from fake_tools import json_alone as json_alone
 from fake_tools import small_tools as small_tools
 from fake_tools import tools as tools
+from hydra_plugins.llm_perf_ray_launcher import can_run, nobody_runs
 from llm_perf_opt.cli.main import main
 from llm_perf_opt.comparing.sweep import Sweep, SweepJob, _front, compare_jobs
 from llm_perf_opt.comparing.sweep_files import render_sweep_html, render_sweep_md
@@ -24,7 +26,7 @@ from llm_perf_opt.comparing.sweep_plots import sweep_plots
 from llm_perf_opt.errors import UserError
 from llm_perf_opt.files import cache_folder
 from llm_perf_opt.rundir.inventory import take_inventory
-from llm_perf_opt.runners import app, deep_profile_runner, overrides
+from llm_perf_opt.runners import app, deep_profile_runner, llm_profile_runner, overrides
 from llm_perf_opt.runners.gpu_slot import gpu_slot, lock_file
 from printed import check_printed
 
@@ -179,14 +181,43 @@ def test_launchers_have_presets_and_a_missing_one_is_named(launch: str, monkeypa
     assert refused.value.fix == f"pip install 'llm-perf-opt[{launch}]'"
     monkeypatch.setattr(overrides, "find_spec", lambda name: object())
     assert overrides.normalised([f"launch={launch}"]) == [f"launch={launch}"]
-    preset = yaml.safe_load((Path(overrides.__file__).parents[1] / "conf" / "launch" / f"{launch}.yaml").read_text())
-    # Slurm and Ray give each job a GPU of its own; on one machine jobs take turns (`gpu_slot`).
-    launcher = preset["hydra"]["launcher"]
-    assert launcher.get("gres", launcher.get("ray", {}).get("remote", launcher)) in (
-        "gpu:1", {"num_gpus": 1}, {"n_jobs": 2},
-    )  # fmt: skip
+    if launch != "ray":
+        preset = yaml.safe_load(
+            (Path(overrides.__file__).parents[1] / "conf" / "launch" / f"{launch}.yaml").read_text()
+        )
+        # Slurm gives each job a GPU of its own; on one machine jobs take turns (`gpu_slot`).
+        launcher = preset["hydra"]["launcher"]
+        assert launcher.get("gres", launcher) in ("gpu:1", {"n_jobs": 2})
     with pytest.raises(UserError, match="there is no such choice"):
         overrides.normalised(["launch=slrum"])
+
+
+def test_hydra_finds_the_launcher_for_ray(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """`make cluster` runs sweeps on a real Ray."""
+    monkeypatch.setattr(overrides, "find_spec", lambda name: object())
+    asked = ["launch=ray", "hydra.launcher.ray.remote.num_cpus=4"]
+    assert app.start(llm_profile_runner.job, [*asked, "--cfg", "hydra", "-p", "hydra.launcher"]) == 0
+    launcher = yaml.safe_load(capsys.readouterr().out)
+    assert launcher["_target_"] in Plugins.instance().class_name_to_class
+    assert launcher["ray"]["remote"] == {"num_cpus": 4, "num_gpus": 1, "max_calls": 1, "max_retries": 0}
+    monkeypatch.setitem(sys.modules, "ray", None)  # and without Ray it says what is missing
+    assert app.start(llm_profile_runner.job, ["-m", *asked, f"hydra.sweep.dir={tmp_path}", "infer.batch_size=1,2"]) == 3
+    assert "pip install 'llm-perf-opt[ray]'" in capsys.readouterr().err
+
+
+def test_jobs_are_for_nodes_that_have_all_they_ask_for() -> None:
+    def node(alive: bool = True, **resources: float) -> dict[str, object]:
+        return {"Alive": alive, "Resources": resources}
+
+    asked = {"num_cpus": 2, "num_gpus": 1, "max_calls": 1}
+    assert not can_run(asked, [])
+    assert not can_run(asked, [node(CPU=8), node(CPU=1, GPU=4), node(False, CPU=8, GPU=8)])
+    assert can_run(asked, [node(CPU=8), node(CPU=2, GPU=1)])
+    assert can_run({"num_cpus": 2, "num_gpus": 0, "resources": None}, [node(CPU=8)])
+    assert not can_run({"num_gpus": 0.5, "resources": {"fast": 1}}, [node(GPU=1)])
+    assert "asks for (CPU: 2, GPU: 1)" in nobody_runs(asked).message
 
 
 @pytest.mark.process
@@ -197,3 +228,29 @@ def test_the_preset_of_joblib_runs_a_sweep(capsys: pytest.CaptureFixture[str]) -
     words = [program, "-m", "launch=joblib", "run.mode=light", "run.top_n_kernels=5,6", "hydra.sweep.dir=sweep"]
     assert app.start(deep_profile_runner.job, words) == 0
     assert len(json.loads(Path("sweep/sweep.json").read_text())["jobs"]) == 2
+    manifest = Path("sweep/0/manifest.json")
+    command = json.loads(manifest.read_text())["command"]
+    assert command[3:] == words  # though another process has run it
+    # One that was killed has no times to compare, whatever it has measured.
+    content = {**json.loads(manifest.read_text()), "state": "running", "pid": 2**22 + 1}
+    manifest.write_text(json.dumps(content))
+    assert main(["runs", "sweep", "sweep"]) == 0
+    killed, whole = json.loads(Path("sweep/sweep.json").read_text())["jobs"]
+    assert (killed["problem"], whole["problem"]) == ("It was killed before it was done.", "")
+
+
+@pytest.mark.process
+@pytest.mark.torch
+@pytest.mark.slow
+def test_a_sweep_on_a_cpu_compares_what_the_jobs_took(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Jobs of stage 1 leave recordings and no report; which parts of a model are stages differs between them."""
+    words = ["-m", "device=cpu", "model=tiny_llm", "infer.max_new_tokens=2,8", f"hydra.sweep.dir={tmp_path / 'sweep'}"]
+    assert app.start(llm_profile_runner.job, words) == 0
+    found = json.loads((tmp_path / "sweep" / "sweep.json").read_text())
+    assert found["keys"] == ["infer.max_new_tokens"]
+    assert len({job["stage"] for job in found["jobs"]}) == 1
+    assert all(job["time_ns"] and job["tokens_per_s"] and not job["problem"] for job in found["jobs"])
+    assert "Shortest time: infer.max_new_tokens=2 (job 0)" in capsys.readouterr().out
+    assert any(job["on_front"] for job in found["jobs"])
+    assert found["best"].keys() == {"tokens_per_s", "time_ns"}
+    assert not list((tmp_path / "sweep").glob("*/report.json"))

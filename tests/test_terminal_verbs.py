@@ -140,6 +140,16 @@ def test_a_report_and_a_comparison_end_with_the_same_three_sentences(capsys: pyt
     assert "Next: llm-perf show" in capsys.readouterr().out
 
 
+@pytest.mark.process
+def test_verbs_without_a_page_end_with_what_to_type_next(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["scrub", str(TRAIN), "--out", "copy"]) == 0
+    *_, result, following = capsys.readouterr().out.strip().splitlines()
+    assert (result, following[:31]) == ("Result: Written to copy", "Next: llm-perf report copy/nsys")
+    assert main(following.removeprefix("Next: llm-perf ").split()) == 0
+    assert main(["plan", "--timeline", str(WARM), "--", "python", "a.py"]) == 0
+    assert capsys.readouterr().out.strip().splitlines()[-1].startswith("Next: llm-perf profile -- CMD")
+
+
 def test_what_is_typed_next_works(capsys: pytest.CaptureFixture[str]) -> None:
     main(["report", str(TRAIN), "--out", "out", "--format", "json"])
     following = capsys.readouterr().out.strip().splitlines()[-1].removeprefix("Next: llm-perf ")

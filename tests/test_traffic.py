@@ -6,6 +6,7 @@ import json
 import sqlite3
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -19,13 +20,13 @@ from hypothesis import strategies as st
 import llm_perf_opt
 from conftest import RECORDINGS, codes, examples, read
 from fake_tools import tools  # noqa: F401 - a fixture
-from llm_perf_opt.analysis.build import ReportOptions, build_report
+from llm_perf_opt.analysis.build import ReportOptions, build_report, with_ranks
 from llm_perf_opt.analysis.fitted import Fitted, fit
 from llm_perf_opt.analysis.sampled_traffic import Moved, moved_in_regions
 from llm_perf_opt.analysis.scopes import timeline_scopes
 from llm_perf_opt.cli.main import main
 from llm_perf_opt.nsight.nsys.argv import NsysOptions
-from llm_perf_opt.nsight.nsys.gpu_metrics import counters_of, metric_set, with_sampling
+from llm_perf_opt.nsight.nsys.gpu_metrics import RankOnNode, counters_of, metric_set, with_sampling
 from llm_perf_opt.nsight.tools import find_nsys
 from llm_perf_opt.readers.open import read_recording
 from llm_perf_opt.regions.attribution import attribute
@@ -51,15 +52,13 @@ def ocr() -> NCUProfileRegionReport:
     return build_report([read_recording(OCR, launch_config=True), counters], ReportOptions())
 
 
-def test_samples_come_with_the_timeline_where_counters_are_to_be_joined() -> None:
-    timeline = read_recording(OCR, launch_config=True)
+@pytest.mark.parametrize("launch_config", [True, False])
+def test_samples_come_with_the_timeline(launch_config: bool) -> None:
+    timeline = read_recording(OCR, launch_config=launch_config)
     assert isinstance(timeline, Timeline)
     (traffic,) = timeline.traffic.values()
     assert traffic.step == pytest.approx(100_000, rel=1e-4)
     assert set(traffic.bytes) == set(THREE)
-    plain = read_recording(OCR)
-    assert isinstance(plain, Timeline)
-    assert not plain.traffic
 
 
 def test_bytes_of_every_stage_are_those_of_range_replay(ocr: NCUProfileRegionReport) -> None:
@@ -193,6 +192,115 @@ def test_each_rank_has_the_bytes_of_its_own_gpu() -> None:
     once = next(r for r in alone.regions if r.name == "decode").inclusive.metrics[READ]
     assert (decode.source, once.source) == (SOURCE, SOURCE)
     assert decode.value == pytest.approx(3 * once.value)
+
+
+def sampled_ranks(factors: Sequence[int], gpus: Sequence[str] = ()) -> NCUProfileRegionReport:
+    """Recordings of one rank each, without counters; each moved so many times as much as the first. 0: not sampled.
+
+    `gpus`: how their machines call the one that each uses.
+    """
+    first = read_recording(OCR)
+    assert isinstance(first, Timeline)
+    ((device, traffic),) = first.traffic.items()
+    ranks = []
+    for number, factor in enumerate(factors):
+        more = Traffic(traffic.start, {name: factor * values for name, values in traffic.bytes.items()})
+        own = evolve(first, source=f"rank{number}.sqlite", traffic={device: more} if factor else {})
+        if gpus:
+            own = evolve(own, gpu_facts={device: {**first.gpu_facts[device], "uuid": gpus[number]}})
+        ranks.append(with_ranks(own, number) if len(factors) > 1 else own)
+    return build_report(ranks, ReportOptions())
+
+
+def bytes_of(told: NCUProfileRegionReport, scope: str) -> dict[str, dict[str, MetricValue]]:
+    return {region.key: region.inclusive.metrics for region in told.scope(scope).regions}
+
+
+def test_samples_alone_are_the_bytes_of_regions_without_any_counters(ocr: NCUProfileRegionReport) -> None:
+    """The same as with counters of kernels, which only share them out further."""
+    alone, fitted = bytes_of(sampled_ranks([1]), "aggregate"), bytes_of(ocr, "aggregate")
+    measured = {key: own for key, own in alone.items() if own}
+    assert {"LLM@generate", "LLM@generate/vision", "LLM@generate/prefill", "LLM@generate/decode"} <= measured.keys()
+    for key, own in measured.items():
+        for name, value in own.items():
+            assert (value.source, value.unit, value.rollup, value.coverage) == (SOURCE, "byte", "sum", 1.0)
+            assert value.value == pytest.approx(fitted[key][name].value)
+    told = sampled_ranks([1])
+    decode = next(region for region in told.scope("aggregate").regions if region.key == "LLM@generate/decode")
+    assert decode.performance is not None
+    assert decode.performance.work is not None
+    assert decode.performance.work.dram is not None
+    assert decode.performance.work.dram.value == pytest.approx(
+        sum(measured[decode.key][n].value for n in (READ, WRITTEN))
+    )
+    assert "bytes of regions are known" in next(d for d in told.diagnostics if d.code == "NO_COUNTERS").message
+
+
+def test_every_rank_of_a_job_has_its_bytes_and_all_together_their_sum() -> None:
+    """Read one after the other: no rank had counters, and none was replayed."""
+    one, told = bytes_of(sampled_ranks([1]), "aggregate"), sampled_ranks([1, 2, 4])
+    for scope, factor in (("rank:0", 1), ("rank:1", 2), ("rank:2", 4), ("aggregate", 7)):
+        found = bytes_of(told, scope)
+        assert {key for key, own in found.items() if own} == {key for key, own in one.items() if own}
+        for key, own in one.items():
+            for name, value in own.items():
+                assert found[key][name].value == pytest.approx(factor * value.value)
+                assert found[key][name].spread == pytest.approx(value.spread)
+    exclusive = {region.key: region.exclusive.metrics for region in told.scope("rank:1").regions}
+    parts = [key for key in one if key.startswith("LLM@generate/") and key.count("/") == 1]
+    summed = sum(bytes_of(told, "rank:1")[key][READ].value for key in parts)
+    whole = bytes_of(told, "rank:1")["LLM@generate"][READ].value
+    assert summed + exclusive["LLM@generate"][READ].value == pytest.approx(whole)
+
+
+def test_where_one_rank_was_not_sampled_nobody_adds_up_the_others() -> None:
+    told = sampled_ranks([1, 0])
+    assert bytes_of(told, "rank:0")["LLM@generate/decode"][READ].value > 0
+    assert bytes_of(told, "rank:1")["LLM@generate/decode"] == {}
+    assert bytes_of(told, "aggregate")["LLM@generate/decode"] == {}
+
+
+def test_samples_of_a_gpu_that_ranks_share_are_nobodys() -> None:
+    """Both work at the same time: what moved was for both."""
+    own = sampled_ranks([1, 2], ["GPU-0a1", "GPU-0b2"])
+    assert bytes_of(own, "aggregate")["LLM@generate/decode"][READ].source == SOURCE
+    shared = sampled_ranks([1, 2, 4], ["GPU-0a1", "GPU-0a1", "GPU-0c3"])
+    found = {
+        scope: bytes_of(shared, scope)["LLM@generate/decode"] for scope in ("rank:0", "rank:1", "rank:2", "aggregate")
+    }
+    assert [bool(found[scope]) for scope in found] == [False, False, True, False]
+
+
+def test_a_rank_asks_for_the_samples_of_its_own_gpu_and_no_other() -> None:
+    eight = range(8)
+    assert RankOnNode(3, 8).gpu(eight) == "3"
+    assert RankOnNode(1, 2, "6,4").gpu(eight) == "4"
+    assert RankOnNode(5, None, "2", gpu_is_own=True).gpu([2]) == "cuda-visible"  # srun --gpus-per-task=1
+    assert RankOnNode(None, 1).gpu(eight) == "cuda-visible"
+    # What may be shared: more ranks than GPUs, fewer visible than ranks, names that nsys does not number, nobody says.
+    shared = [RankOnNode(1, 2, ""), RankOnNode(0, 2, "0"), RankOnNode(0, 2, "GPU-a,GPU-b"), RankOnNode(0, None)]
+    assert [rank.gpu([0]) for rank in shared] == [None] * 4
+    assert RankOnNode(0, 2, "8,9").gpu(eight) is None
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(("ranks", "asked"), [("1", True), ("2", False)])
+def test_ranks_of_a_job_are_sampled_where_each_has_a_gpu(
+    tools: Path,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+    ranks: str,
+    asked: bool,
+) -> None:
+    """The machine of the transcripts has one GPU."""
+    for name, value in (("RANK", "0"), ("WORLD_SIZE", "2"), ("LOCAL_RANK", "0"), ("LOCAL_WORLD_SIZE", ranks)):
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("llm_perf_opt.capture.rank_job._PATIENCE_S", 0.0)
+    assert main(["profile", "--out", "run", "--quiet", "--", sys.executable, "-c", "pass"]) == 0
+    steps = {step.name: step for step in read_manifest(Path("run/ranks/rank-0")).steps}
+    assert ("--gpu-metrics-devices" in steps["nsys"].argv) is asked
+    assert ("ncu" in steps) is False
+    told = {d.code: d.message for d in llm_perf_opt.load("run").diagnostics}
+    assert ("TRAFFIC_NOT_SAMPLED" in told) is not asked
 
 
 def test_a_region_is_not_measured_while_samples_were_lost_or_were_not_taken() -> None:

@@ -12,7 +12,8 @@ from attrs import evolve
 from conftest import counters, recording, regions_of, report, timeline
 from llm_perf_opt.analysis.build import ReportOptions, build_report
 from llm_perf_opt.analysis.verdicts.counted_work import amounts_of, with_totals
-from llm_perf_opt.analysis.verdicts.rules import verdict_rules
+from llm_perf_opt.analysis.verdicts.rules import CounterQuality, Facts, verdict_rules
+from llm_perf_opt.analysis.verdicts.rules import evaluate as rules_say
 from llm_perf_opt.metrics.quantity import Quantity, total
 from llm_perf_opt.regions.columns import Action, CounterSet, MetricInfo, Timeline
 from llm_perf_opt.regions.model import NCUProfileRegionReport, RegionPerformance
@@ -233,6 +234,17 @@ def test_waiting_that_the_profiler_may_have_caused_is_not_called_certain() -> No
     assert "as little as 0 %" in found.confidence_reasons[-1]
     wide = [("k", 75_000 * i, 15_000) for i in range(100)]
     assert performance(evaluated(made([("prefill", 0, 7_500_000)], wide)), "prefill").verdict.confidence == "high"
+
+
+def test_what_makes_a_verdict_unsure_is_named_last() -> None:
+    facts = Facts({"working_share": 0.682}, {"working_share": "68.2 %", "basis": "wall time", "family_parts": "copies"})
+    found = rules_say("gpu", facts, CounterQuality(coverage=1.0, spread=None, reasons=["times are ncu's"]))
+    assert found
+    assert found.confidence_reasons == [
+        "counters cover 100 % of the kernel time",
+        "times are ncu's",
+        "close to the threshold (working share 68.2 %, where the threshold is 65.0 %)",
+    ]
 
 
 def test_the_wall_time_of_the_program_alone_is_the_one_that_counts() -> None:
@@ -686,7 +698,7 @@ def test_texts_of_rules_can_be_filled() -> None:
         "counted_launches", "mean_kernel", "others_share", "working_share", "family_parts", "tensor_share", "mfu_words", "dram_share", "mbu_words",
         "l2_share", "l2_words", "cuda_core_share", "latency_share", "occupancy_words", "parts", "basis",
         "l1_share", "l1_words", "sm_share", "sector_use_share", "occupancy_limit",
-        "skew_share", "waiting_rank", "late_rank", "rank_waiting", "transfer",
+        "skew_share", "waiting_rank", "late_rank", "rank_waiting", "transfer", "late_stage_share", "late_time", "mean_time",
     }  # fmt: skip
     assert names <= made_words
 

@@ -2,7 +2,7 @@
 
 `make cluster` installs Debian's packages and Ray where it may and runs this. Each case submits a job with one llm-perf a
 rank and says what came of it: all ranks, one a node, by the submit files of the documentation, by mpirun, a rank that
-fails, a rank that is killed, a node that is lost, a shared folder that is full.
+fails, a rank that is killed, a node that is lost, a shared folder that is full; and sweeps, with a job that fails or is lost.
 """
 
 from __future__ import annotations

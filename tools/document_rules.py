@@ -17,8 +17,13 @@ _HEAD = """# Fix rules
 Made by `tools/document_rules.py` from `analysis/rules`, one file a rule. The `rule` of a fix in the
 [answer](reading-the-report.md#the-answer) is one of these ids. Rules are tried in order, causes before effects, and
 time that one rule explains is not counted by another. A rule whose evidence is not conclusive does not fire.
-[rules-h200.md](../benchmarks/results/rules-h200.md) compares the predicted gain of each rule with the gain measured on
-an H200; the programs are in `benchmarks/rules/`.
+
+Every gain has an interval (`gain_interval_ns`). Of kernels it goes from what they reach at least to what they reach at
+best; each rule says how. Of idle time it is its spread: what the steady instance loses that is at the 10th percentile,
+and the one at the 90th, widened to the mean, which is the gain itself; and, because some waiting stays and other goes
+with it, from 0.9 times the one to 1.25 times the other, as mending gained in the programs of `benchmarks/rules/`. Where
+there is one instance, nothing tells how much others differ: half of the idle time stands for the 10th percentile.
+
 """
 
 
@@ -38,6 +43,7 @@ def _section(rule: Rule) -> str:
         f"**{rule.title}.** {rule.costs}",
         f"Detected by: {_lower(rule.seen)}",
         f"What to do: {_filled(rule.words.action)}.",
+        *_by_variant(rule),
         f"Predicted gain: {_lower(rule.gain)}",
     ]
     if rule.before:
@@ -45,6 +51,13 @@ def _section(rule: Rule) -> str:
     if rule.unless:
         parts.append(f"Does not apply if: {_lower(rule.unless)}")
     return "\n\n".join(parts)
+
+
+def _by_variant(rule: Rule) -> list[str]:
+    """What else is said, by what the recording shows."""
+    others = dict.fromkeys(_filled(words.action) for words in rule.variants.values())
+    others.pop(_filled(rule.words.action), None)
+    return [f"Or, by what is seen: {'; or: '.join(others)}."] if others else []
 
 
 def _lower(text: str) -> str:

@@ -12,8 +12,8 @@ from llm_perf_opt.rundir.layout import ARTEFACTS
 PAGE = Path(__file__).parents[1] / "docs" / "running.md"
 BEGIN, END = "<!-- files: made by tools/document_run_directory.py -->", "<!-- end of files -->"
 SHARED = {
-    **{"sqlite": "rebuilt", "drop": "dropped", "leave out": "left out", "cmd": "made anew"},
-    **{"output": "its lines counted", "profiler log": "known lines only"},
+    **{"sqlite": "rebuilt", "drop": "dropped", "leave out": "left out", "cmd": "generated again"},
+    **{"output": "number of lines only", "profiler log": "known lines only"},
 }
 
 

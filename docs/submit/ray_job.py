@@ -16,9 +16,11 @@ from ray.util.placement_group import placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 
-def start(rank: int, ranks: int, address: str, port: int, words: list[str]) -> tuple[str, int]:
+def start(rank: int, ranks: int, address: str, port: int, words: list[str], whole_gpus: bool) -> tuple[str, int]:
     """On the machine that Ray chose: its name, and the exit code."""
     own = {"RANK": rank, "WORLD_SIZE": ranks, "LOCAL_RANK": 0, "MASTER_ADDR": address, "MASTER_PORT": port}
+    if whole_gpus:  # Ray lets it see no others
+        own["LOCAL_WORLD_SIZE"] = 1
     environment = {**os.environ, **{name: str(value) for name, value in own.items()}}
     return os.uname().nodename, subprocess.run(words, env=environment, check=False).returncode
 
@@ -40,7 +42,7 @@ def main() -> int:
     remote = ray.remote(num_cpus=1, num_gpus=asked.gpus, max_retries=0)(start)
     begun = {
         remote.options(scheduling_strategy=PlacementGroupSchedulingStrategy(group, rank)).remote(
-            rank, asked.ranks, ray.util.get_node_ip_address(), asked.port, words
+            rank, asked.ranks, ray.util.get_node_ip_address(), asked.port, words, asked.gpus >= 1
         ): rank
         for rank in range(asked.ranks)
     }

@@ -21,7 +21,7 @@ from llm_perf_opt.metrics.hardware import parse_overrides
 from llm_perf_opt.nsight.ncu.argv import NcuOptions
 from llm_perf_opt.nsight.ncu.rank_options import Lockstep
 from llm_perf_opt.nsight.nsys.argv import NsysOptions
-from llm_perf_opt.nsight.nsys.gpu_metrics import DEFAULT_HZ
+from llm_perf_opt.nsight.nsys.gpu_metrics import DEFAULT_HZ, RankOnNode
 from llm_perf_opt.nsight.option_values import expressions
 from llm_perf_opt.options.declared import KERNEL, LAUNCH, MODE, NCU_ENABLE, NSYS_ENABLE, STRATEGY, TOP_N_KERNELS
 from llm_perf_opt.options.option import TEXTS, Option
@@ -46,6 +46,7 @@ class TimelineRequest:
     recording: str | None = None  # plan for this one instead of taking another
     lines: bool = True  # note which line of the program launches what
     traffic_hz: int = DEFAULT_HZ  # samples a second of what the GPUs move, where counters are taken; 0: none
+    rank: RankOnNode | None = None  # of a job with an nsys for each rank, whose GPU is to be sampled
 
 
 @define(frozen=True, kw_only=True)

@@ -15,15 +15,15 @@ from typing import Any
 
 from attrs import Factory, define, evolve
 
-from llm_perf_opt.analysis.code_lines import CodeLines
 from llm_perf_opt.analysis.counter_report import counter_scopes
 from llm_perf_opt.analysis.gpu_condition import held_down_clock
-from llm_perf_opt.analysis.imbalance import uneven
+from llm_perf_opt.analysis.imbalance import uneven, uneven_stages
 from llm_perf_opt.analysis.level_changes import level_changes
 from llm_perf_opt.analysis.measured_times import MeasuredTimes
 from llm_perf_opt.analysis.profiled_launches import measured_kernels, profiled_launches
+from llm_perf_opt.analysis.rank_comparison import RankComparison
 from llm_perf_opt.analysis.rank_steps import steps_compared
-from llm_perf_opt.analysis.ranks import CommonTimes, compared_ranks
+from llm_perf_opt.analysis.ranks import compared_ranks
 from llm_perf_opt.analysis.report_options import ReportOptions
 from llm_perf_opt.analysis.sample_matrix import Samples, impossible_rates
 from llm_perf_opt.analysis.timeline_detail import timeline_detail
@@ -33,7 +33,7 @@ from llm_perf_opt.analysis.verdicts.attach import attach
 from llm_perf_opt.analysis.verdicts.conclusion import conclude
 from llm_perf_opt.analysis.verdicts.counted_work import usable, with_totals
 from llm_perf_opt.analysis.verdicts.launches import KindList, Launches, of_results
-from llm_perf_opt.analysis.verdicts.performance import Inputs, SteadyRegion, WaitingFacts
+from llm_perf_opt.analysis.verdicts.performance import CodeFacts, Inputs, SteadyRegion, WaitingFacts
 from llm_perf_opt.analysis.verification import verify
 from llm_perf_opt.diagnosis import Diagnosis, diagnose
 from llm_perf_opt.metrics.hardware import parse_overrides
@@ -45,9 +45,9 @@ from llm_perf_opt.regions.model import SCHEMA_VERSION, Coverage, NCUProfileRegio
 from llm_perf_opt.regions.names import short_kernel_name
 from llm_perf_opt.regions.patterns import NameFilter, RegionFilter
 from llm_perf_opt.regions.prepared import prepare
-from llm_perf_opt.regions.rank_skew import CollectiveUse, Imbalance, RankSkew, RankSteps
 from llm_perf_opt.regions.ranking import heaviest
 from llm_perf_opt.regions.table import WHOLE
+from llm_perf_opt.regions.traffic import COUNTERS
 from llm_perf_opt.spelling import nearest
 from llm_perf_opt.version import __version__
 
@@ -70,12 +70,8 @@ class _Found:
     launches_of: Callable[[str, NCUProfileRegion], Launches | None] | None = None  # see `Inputs`
     steady: dict[str, dict[str, SteadyRegion]] = Factory(dict)  # see `Inputs`
     waiting: Mapping[str, WaitingFacts] = Factory(dict)  # see `Inputs`
-    code: Mapping[str, CodeLines] = Factory(dict)  # see `Inputs`
-    skew: RankSkew | None = None
-    rank_steps: RankSteps | None = None
-    collectives: list[CollectiveUse] = Factory(list)
-    imbalance: list[Imbalance] = Factory(list)
-    common: CommonTimes = Factory(CommonTimes)
+    code: Mapping[str, CodeFacts] = Factory(dict)  # see `Inputs`
+    ranks: RankComparison = Factory(RankComparison)
 
 
 def build_report(
@@ -137,11 +133,8 @@ def build_streamed_report(
         detail=partial(timeline_detail, *stream.first),
         steady=stream.steady,
         waiting=stream.waiting,
-        skew=stream.skew,
-        rank_steps=stream.rank_steps,
-        collectives=stream.collectives,
-        imbalance=stream.imbalance,
-        common=stream.common,
+        code=stream.code,
+        ranks=stream.ranks,
     )
     again = partial(build_streamed_report, read, measured=measured)
     return _finished(found, stream.facts, [], options, inputs, again, measured=measured)
@@ -173,11 +166,7 @@ def _with_timeline(
         builder.steady,
         builder.waiting,
         builder.code,
-        builder.skew,
-        builder.rank_steps,
-        builder.collectives,
-        builder.imbalance,
-        builder.common,
+        builder.ranks,
     )
 
 
@@ -218,7 +207,7 @@ def _finished(
     region_filter, kernel_filter = _filters(options)
     timelines = [r for r in recordings if isinstance(r, Timeline)]
     times = _times_of(measured, timelines, found.scopes, options) if measured else None
-    has_timeline = bool(timelines)
+    has_timeline, ranks = bool(timelines), found.ranks
     report = NCUProfileRegionReport(
         schema_version=SCHEMA_VERSION,
         generated_at=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -227,21 +216,23 @@ def _finished(
         environment=_environment(recordings),
         diagnostics=[d for r in recordings for d in r.diagnostics]
         + found.diagnostics
-        + compared_ranks(found.skew, found.common)
-        + steps_compared(found.rank_steps)
-        + uneven(found.imbalance, found.rank_steps.region if found.rank_steps is not None else ""),
+        + compared_ranks(ranks.skew, ranks.common)
+        + steps_compared(ranks.steps)
+        + uneven(ranks.imbalance, ranks.steps.region if ranks.steps is not None else ""),
         scopes=found.scopes,
         attribution=options.attribution,
         selection=region_filter.as_json()
         | {"kernel_include": list(options.kernel_include), "kernel_exclude": list(options.kernel_exclude)},
         coverage=found.coverage,
-        ranks=found.skew,
-        rank_steps=found.rank_steps,
-        collectives=found.collectives,
-        imbalance=found.imbalance,
+        ranks=ranks.skew,
+        rank_steps=ranks.steps,
+        collectives=ranks.collectives,
+        imbalance=ranks.imbalance,
     )
     main = report.main_scope
-    good, odd = usable({name: info for c in counter_sets for name, info in c.metric_info.items()})
+    info = {name: info for c in counter_sets for name, info in c.metric_info.items()}
+    good, odd = usable(info)
+    good |= {name for name in COUNTERS if name not in info}  # of samples, whose unit we asked for
     report = attach(
         evolve(
             report,
@@ -261,8 +252,9 @@ def _finished(
             timed_on_gpu=times.on_gpu if times is not None else (),
             waiting=found.waiting,
             code=found.code,
-            slowest=found.common.slowest,
-            rank_waiting=found.common.waiting,
+            slowest=ranks.common.slowest,
+            rank_waiting=ranks.common.waiting,
+            uneven_stages=uneven_stages(ranks.imbalance, ranks.steps),
             clock=held_down_clock([*measured, *timelines]),
         ),
     )

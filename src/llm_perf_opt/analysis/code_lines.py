@@ -8,7 +8,7 @@ proportions.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import numpy as np
 from attrs import Factory, define, field
@@ -16,15 +16,18 @@ from attrs import Factory, define, field
 from llm_perf_opt.analysis.gaps import CAUSES, Gaps
 from llm_perf_opt.analysis.gpu_side import inside_region
 from llm_perf_opt.analysis.steady import SteadyTimeline
+from llm_perf_opt.analysis.verdicts.launched import Origins
 from llm_perf_opt.metrics.families import fused_operators
-from llm_perf_opt.regions.attribution import Attribution
+from llm_perf_opt.regions.attribution import Attribution, Membership
 from llm_perf_opt.regions.code import Place, SpansByThread, parse_place
 from llm_perf_opt.regions.columns import UNKNOWN, Bools, CodeSpans, Int64s, Timeline
 from llm_perf_opt.regions.duration_clusters import context_of, queue_of
 from llm_perf_opt.regions.fixes import IdleLine
 from llm_perf_opt.regions.intervals import BusyTime
 from llm_perf_opt.regions.operator_calls import operator_spans
+from llm_perf_opt.regions.rollup import host_copies
 from llm_perf_opt.regions.signatures import Signature, describe_signatures, distinct_rows
+from llm_perf_opt.regions.table import RegionTable
 
 _MOST_LINES = 40  # of idle time, listed of a region
 _Shares = dict[int, list[tuple[int, int, float]]]  # by row: places, operators, and the part of the launches there
@@ -78,10 +81,35 @@ class CodeLines:
         if number is None:
             return []
         attribution = self._warmth.lifted
-        held = _held(attribution, number, len(self._warmth.timeline.kernels))
+        held = _held(attribution.kernels, number, len(self._warmth.timeline.kernels), attribution.table)
         if self._kernels is not None:
             held &= self._kernels
         return self._launches().summed(held)
+
+    def origins(self, kernels: Int64s) -> Origins:
+        """The lines that some kernels come from."""
+        return self._launches().origins(kernels)
+
+    def copies(self, key: str, processes: Collection[int] | None) -> dict[Place, float]:
+        """How long copies between host and device take in a region's steady instances, by the line that makes them.
+
+        `processes`: in which; None: in all.
+        """
+        number, timeline = self._number(key), self._warmth.timeline
+        if number is None:
+            return {}
+        attribution, copies = self._warmth.lifted, timeline.copies
+        held = _held(attribution.copies, number, len(copies), attribution.table)
+        mine = host_copies(timeline)
+        mine = mine[held[mine]]
+        if processes is not None:
+            mine = mine[np.isin(copies.process[mine], list(processes))]
+        work = (copies.process[mine], copies.thread[mine], copies.host_time[mine])
+        place = SpansByThread.of(timeline.code).place_at(*work)
+        used, which = np.unique(place, return_inverse=True)
+        time = np.bincount(which.reshape(-1), weights=(copies.end - copies.start)[mine], minlength=len(used))
+        known = [parse_place(timeline.strings[number]) if number != UNKNOWN else None for number in used.tolist()]
+        return {place: spent for place, spent in zip(known, time.tolist(), strict=True) if place is not None}
 
     def callers(self, key: str) -> dict[Place, Place]:
         """Of lines in models of libraries, the line of the user's own that led there for most of a region's time."""
@@ -116,11 +144,11 @@ class CodeLines:
         return self._known
 
 
-def _held(attribution: Attribution, region: int, kernels: int) -> Bools:
-    held = np.zeros(kernels, dtype=np.bool_)
-    for regions in attribution.kernels.by_domain:
-        held |= inside_region(regions, region, attribution.table)
-    held[attribution.kernels.pieces(region)] = True
+def _held(members: Membership, region: int, count: int, table: RegionTable) -> Bools:
+    held = np.zeros(count, dtype=np.bool_)
+    for regions in members.by_domain:
+        held |= inside_region(regions, region, table)
+    held[members.pieces(region)] = True
     return held
 
 
@@ -158,6 +186,23 @@ class _Launches:
         rows = (signature[first], place[first], operator[first])
         return _Launches(timeline, described, group, *rows, operators, alike[first], like_them)
 
+    def origins(self, kernels: Int64s) -> Origins:
+        used, which = np.unique(self.group[kernels], return_inverse=True)
+        places = []
+        for at in used.tolist():
+            parts: dict[Place, float] = {}
+            for place, _, part in self._places_of(at):
+                known = parse_place(self.timeline.strings[place]) if place != UNKNOWN else None
+                if known is not None:
+                    parts[known] = parts.get(known, 0.0) + part
+            places.append(parts)
+        return Origins(which.reshape(-1), places)
+
+    def _places_of(self, group: int) -> list[tuple[int, int, float]]:
+        """Places and operators of a group's launches, and the part of them that each has."""
+        own = [(int(self.place[group]), int(self.operator[group]), 1.0)]
+        return own if self.place[group] != UNKNOWN else self.known.get(int(self.alike[group]), own)
+
     def summed(self, held: Bools) -> list[LaunchedFrom]:
         kernels, texts = self.timeline.kernels, self.timeline.strings
         chosen = np.flatnonzero(held)
@@ -166,9 +211,7 @@ class _Launches:
         spent = np.bincount(group, weights=time, minlength=len(self.signature))
         found: dict[tuple[int, int, int], tuple[float, float]] = {}
         for at in np.flatnonzero(calls).tolist():
-            own = [(int(self.place[at]), int(self.operator[at]), 1.0)]
-            rows = own if self.place[at] != UNKNOWN else self.known.get(int(self.alike[at]), own)
-            for place, operator, part in rows:
+            for place, operator, part in self._places_of(at):
                 key = (int(self.signature[at]), place, operator)
                 before = found.get(key, (0.0, 0.0))
                 found[key] = before[0] + part * int(calls[at]), before[1] + part * float(spent[at])
@@ -246,25 +289,32 @@ class IdleLines:
     _names: set[str] = Factory(set)
 
     @staticmethod
-    def of(timeline: Timeline, process: int, gaps: Gaps, spans: CodeSpans | None = None) -> IdleLines | None:
-        """Of the thread that launches and has most to tell; None where nothing is known of it. `spans`: instead of lines."""
+    def of(
+        timeline: Timeline, process: int, gaps: Gaps, spans: CodeSpans | None = None, only: Int64s | None = None
+    ) -> IdleLines | None:
+        """Of the thread that launches and has most to tell; None where nothing is known of it.
+
+        `spans`: instead of lines. `only`: some of the gaps, in order; None: all.
+        """
         spans = timeline.code if spans is None else spans
+        only = np.arange(len(gaps)) if only is None else only
         launching = np.unique(np.concatenate([work.thread[work.process == process] for work in timeline.work]))
         mine = np.flatnonzero((spans.process == process) & np.isin(spans.thread, launching))
-        if not len(mine) or not len(gaps):
+        if not len(mine) or not len(only):
             return None
         thread = int(np.argmax(np.bincount(spans.thread[mine])))
         mine = mine[spans.thread[mine] == thread]
         mine = mine[np.argsort(spans.start[mine], kind="stable")]
-        cuts = np.sort(np.concatenate([gaps.start, gaps.end, spans.start[mine], spans.end[mine]]))
+        starts, ends = gaps.start[only], gaps.end[only]
+        cuts = np.sort(np.concatenate([starts, ends, spans.start[mine], spans.end[mine]]))
         cuts = cuts[np.append(True, cuts[1:] > cuts[:-1])]
         begin, finish = cuts[:-1], cuts[1:]
-        gap = np.searchsorted(gaps.start, begin, side="right") - 1
+        gap = np.searchsorted(starts, begin, side="right") - 1
         span = np.searchsorted(spans.start[mine], begin, side="right") - 1
         both = (gap >= 0) & (span >= 0)
-        both &= (finish <= gaps.end[np.maximum(gap, 0)]) & (finish <= spans.end[mine][np.maximum(span, 0)])
+        both &= (finish <= ends[np.maximum(gap, 0)]) & (finish <= spans.end[mine][np.maximum(span, 0)])
         place = spans.place[mine][span[both]].astype(np.int64)
-        gap = gap[both]
+        gap = only[gap[both]]
         return IdleLines(begin[both], finish[both], gap, gaps.cause[gap].astype(np.int64), place, timeline.strings)
 
     def names(self, name: Callable[[str], str]) -> set[str]:
@@ -281,13 +331,21 @@ class IdleLines:
         time = windows.within(self._start[part], self._end[part])
         return np.repeat(np.arange(len(gaps)), counts), self._place[part], time
 
-    def within(self, windows: BusyTime, causes: Callable[[str], bool]) -> list[IdleLine]:
-        """Idle time by line and cause, most first. `causes`: which of them count."""
+    def within(self, windows: BusyTime, causes: Callable[[str], bool], known: tuple[Int64s, Int64s]) -> list[IdleLine]:
+        """Idle time by line and cause, most first.
+
+        `causes`: which of them count. `known`: some gaps, in order, whose cause is another than it seems.
+        """
         first = np.searchsorted(self._end, windows.starts[:1], side="right") if len(windows.starts) else [0]
         last = np.searchsorted(self._start, windows.ends[-1:], side="left") if len(windows.starts) else [0]
         part = slice(int(first[0]), int(last[0]))
         time = windows.within(self._start[part], self._end[part])
-        pairs, which = np.unique(self._place[part] * len(CAUSES) + self._cause[part], return_inverse=True)
+        gap, of_gap = self._gap[part], self._cause[part]
+        gaps, better = known
+        if len(gaps):
+            nearest = np.minimum(np.searchsorted(gaps, gap), len(gaps) - 1)
+            of_gap = np.where(gaps[nearest] == gap, better[nearest], of_gap)
+        pairs, which = np.unique(self._place[part] * len(CAUSES) + of_gap, return_inverse=True)
         spent = np.bincount(which.reshape(-1), weights=time, minlength=len(pairs))
         found = []
         for at in np.argsort(-spent, kind="stable").tolist():

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from llm_perf_opt.analysis.ranks import RankCalls, Skew
-from llm_perf_opt.metrics.collective_kinds import bus_factor, kind_of
+from llm_perf_opt.metrics.collective_kinds import bus_factor
 from llm_perf_opt.regions.columns import UNKNOWN, Int64s
 from llm_perf_opt.regions.rank_skew import CollectiveUse
 from llm_perf_opt.regions.table import ROOT, RegionTable
@@ -20,11 +20,17 @@ _MOST = 60  # rows
 NCCL = "NCCL"  # domain of its own ranges, which say no more than the kind
 
 
-def collective_use(ranks: Sequence[RankCalls], skew: Skew | None, table: RegionTable) -> list[CollectiveUse]:
-    """Of the rank whose messages are known, or the first: its collectives are those of all; the most time first."""
-    calls = max(ranks, key=lambda rank: int((rank.bytes != UNKNOWN).sum()), default=None)
-    if calls is None:
+def collective_use(
+    ranks: Sequence[RankCalls], kinds: Sequence[Sequence[str]], skew: Skew | None, table: RegionTable
+) -> list[CollectiveUse]:
+    """Of the rank whose messages are known, or the first: its collectives are those of all; the most time first.
+
+    `kinds`: of the calls of each.
+    """
+    if not ranks:
         return []
+    chosen = max(range(len(ranks)), key=lambda rank: int((ranks[rank].bytes != UNKNOWN).sum()))
+    calls = ranks[chosen]
     took = calls.end - calls.start
     waiting, least = np.full(len(took), UNKNOWN), took.copy()
     number = next((n for n, of in enumerate(skew.ranks) if of is calls), None) if skew is not None else None
@@ -37,8 +43,8 @@ def collective_use(ranks: Sequence[RankCalls], skew: Skew | None, table: RegionT
     region = _regions(calls, table)
     told = calls.bytes != UNKNOWN
     groups: dict[tuple[int, str, int, bool], list[int]] = {}
-    for at, name in enumerate(calls.what):
-        groups.setdefault((int(region[at]), kind_of(name), int(calls.group[at]), bool(told[at])), []).append(at)
+    for at, kind in enumerate(kinds[chosen]):
+        groups.setdefault((int(region[at]), kind, int(calls.group[at]), bool(told[at])), []).append(at)
     found = []
     for (where, kind, size, known), members in groups.items():
         which = np.array(members)

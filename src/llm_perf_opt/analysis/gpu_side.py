@@ -52,6 +52,7 @@ class GpuSteps:
         self._launched: dict[int, _Launched] = {}
         self._found: dict[tuple[int, int], tuple[Int64s, Int64s]] = {}
         self._waits: dict[int, BusyTime] = {}
+        self._behind: dict[int, list[Int64s]] = {}
         self._without_copies: dict[int, BusyTime] = {}
 
     def of(self, process: int, instances: Int64s, region: int) -> GpuSide | None:
@@ -59,7 +60,9 @@ class GpuSteps:
         start, end = self.spans(process, instances, region)
         if not len(start):
             return None
-        steps, windows = BusyTime.of(start, end), _with_pauses(start, end)
+        of_others = self._waits_of_others(process, region)
+        steps = without(BusyTime.of(start, end), of_others)
+        windows = without(self._with_pauses(process, start, end), of_others)
         if process not in self._waits:
             gaps = self._gaps(process)
             self._waits[process] = BusyTime.of(gaps.start, gaps.end)
@@ -76,8 +79,71 @@ class GpuSteps:
         )
 
     def windows(self, process: int, instances: Int64s, region: int) -> BusyTime:
-        """The time from the first step to the last, long pauses left out."""
-        return _with_pauses(*self.spans(process, instances, region))
+        """The time from the first step to the last; long pauses left out, and waiting that is of other regions."""
+        found = self._with_pauses(process, *self.spans(process, instances, region))
+        return without(found, self._waits_of_others(process, region))
+
+    def _with_pauses(self, process: int, start: Int64s, end: Int64s) -> BusyTime:
+        """The steps, the short pauses between them, and short waits right before each but the first."""
+        joined = _with_pauses(start, end)
+        gaps = self._gaps(process)
+        if len(start) < 2 or not len(gaps):
+            return joined
+        at = np.minimum(np.searchsorted(gaps.end, start), len(gaps) - 1)
+        short = (gaps.end[at] == start) & (start - gaps.start[at] <= _longest_pause(start, end))
+        short[0] = False
+        return BusyTime.of(np.append(joined.starts, gaps.start[at[short]]), np.append(joined.ends, start[short]))
+
+    def one_by_one(self, process: int, instances: Int64s, region: int) -> tuple[Int64s, Int64s]:
+        """Starts and ends of the steps, each with the short pause before it."""
+        start, end = self.spans(process, instances, region)
+        if len(start) < 2:
+            return start, end
+        short = start[1:] - end[:-1] <= _longest_pause(start, end)
+        return np.append(start[:1], np.where(short, np.minimum(end[:-1], start[1:]), start[1:])), end
+
+    def _waits_of_others(self, process: int, region: int) -> tuple[Int64s, Int64s]:
+        """Gaps that end with work of a region beside this one: that one's step waited.
+
+        Else two regions whose steps alternate would both have the time that the GPU is idle between them.
+        """
+        gaps, table = self._gaps(process), self._attribution.table
+        # A start/end range has whatever runs meanwhile; beside a whole recording there is nothing.
+        if table.start_end[region] or region in table.whole or not len(gaps):
+            return gaps.start[:0], gaps.end[:0]
+        if process not in self._behind:
+            self._behind[process] = self._work_behind(process, gaps)
+        around = {region}
+        while (above := table.parent[min(around, key=table.depth.__getitem__)]) != ROOT:
+            around.add(above)
+        same = np.array([domain == table.domain[region] for domain in table.domain] + [False])  # the last is ROOT
+        beside = np.zeros(len(gaps), dtype=np.bool_)
+        for regions in self._behind[process]:
+            beside |= same[regions] & ~np.isin(regions, list(around)) & ~inside_region(regions, region, table)
+        return gaps.start[beside], gaps.end[beside]
+
+    def _work_behind(self, process: int, gaps: Gaps) -> list[Int64s]:
+        """The regions of the work that each gap ends with, domain by domain; ROOT where there is none."""
+        launched = self._launches(process)
+        order = np.argsort(launched.start, kind="stable")
+        at = np.searchsorted(launched.start[order], gaps.end)
+        known = np.flatnonzero(at < len(order))
+        work = order[at[known]]
+        known, work = (column[launched.start[work] == gaps.end[known]] for column in (known, work))
+        found = []
+        for domain in range(max((len(one.by_domain) for one in self._attribution.memberships), default=0)):
+            regions = np.full(len(gaps), ROOT, dtype=np.int64)
+            for kind, membership in enumerate(self._attribution.memberships):
+                mine = launched.kind[work] == kind
+                if domain < len(membership.by_domain):
+                    regions[known[mine]] = membership.by_domain[domain][launched.index[work[mine]]]
+            found.append(regions)
+        return found
+
+    def _launches(self, process: int) -> _Launched:
+        if process not in self._launched:
+            self._launched[process] = _Launched.of(self._timeline, process)
+        return self._launched[process]
 
     def exposed_copies(self, region: int, processes: frozenset[int] | None) -> int:
         """How long copies of the region between host and device ran while nothing else did, ns; None: of all processes."""
@@ -113,9 +179,7 @@ class GpuSteps:
 
     def _bounds(self, process: int, instances: Int64s, region: int) -> tuple[Int64s, Int64s, Int64s]:
         ranges = self._timeline.ranges
-        if process not in self._launched:
-            self._launched[process] = _Launched.of(self._timeline, process)
-        launched = self._launched[process]
+        launched = self._launches(process)
         order = instances[np.argsort(ranges.start[instances], kind="stable")]
         first = np.searchsorted(launched.host, ranges.start[order])
         count = np.maximum(np.searchsorted(launched.host, ranges.end[order]) - first, 0)
@@ -163,11 +227,30 @@ def inside_region(regions: Int64s, region: int, table: RegionTable) -> Bools:
     return inside[regions]
 
 
+def without(windows: BusyTime, left_out: tuple[Int64s, Int64s]) -> BusyTime:
+    """Windows without some intervals, which are disjoint and in order."""
+    starts, ends = left_out
+    if not len(starts) or not len(windows.starts):
+        return windows
+    first = np.searchsorted(ends, windows.starts, side="right")
+    counts = np.maximum(np.searchsorted(starts, windows.ends, side="left") - first, 0)
+    which = np.repeat(np.arange(len(counts)), counts)
+    at = np.repeat(first - (np.cumsum(counts) - counts), counts) + np.arange(int(counts.sum()))
+    begins = np.sort(np.append(windows.starts, np.minimum(ends[at], windows.ends[which])))
+    finishes = np.sort(np.append(windows.ends, np.maximum(starts[at], windows.starts[which])))
+    some = finishes > begins
+    return BusyTime.of(begins[some], finishes[some])
+
+
+def _longest_pause(start: Int64s, end: Int64s) -> int:
+    return int(_PAUSE * np.median(end - start))
+
+
 def _with_pauses(start: Int64s, end: Int64s) -> BusyTime:
     """The steps and the short pauses between them."""
     if not len(start):
         return BusyTime.of(start, end)
-    longest = int(_PAUSE * np.median(end - start))
+    longest = _longest_pause(start, end)
     joined = BusyTime.of(start, end + longest)
     # Each run of steps ends with the last of its steps, not with a pause.
     return BusyTime.of(joined.starts, joined.ends - longest)

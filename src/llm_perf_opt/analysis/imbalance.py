@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from llm_perf_opt.analysis.ranks import RankCalls
+from llm_perf_opt.analysis.verdicts.communication_costs import UnevenStages
 from llm_perf_opt.diagnosis import Diagnosis, diagnose
 from llm_perf_opt.metrics.collective_kinds import ALL_TO_ALL, EXCHANGE, kind_of
 from llm_perf_opt.metrics.quantity import nanoseconds, percent, shown
@@ -25,22 +26,35 @@ from llm_perf_opt.regions.table import ROOT, RegionTable
 EXPERTS, STAGES = "experts", "stages"
 _FEWEST = 4  # all-to-alls from which pairs can be told
 _UNEVEN = 0.1  # of the time, from which on it is worth a word
+_TOLD = 0.01  # the same, from which on a rank is named
 _NAMED = re.compile(r"all_?to_?all|a2a", re.IGNORECASE)
 _EXPERTS = re.compile(r"moe|expert|dispatch|combine|deep_?ep", re.IGNORECASE)
 _Floats = np.typing.NDArray[np.float64]
 
 
-def imbalances(ranks: Sequence[RankCalls], steps: RankSteps | None, table: RegionTable) -> list[Imbalance]:
+def kinds_of_calls(ranks: Sequence[RankCalls], table: RegionTable) -> list[list[str]]:
+    """Of each rank, what each of its calls is."""
+    return [_kinds(calls, table) for calls in ranks]
+
+
+def send_to_one_another(kinds: Sequence[list[str]]) -> bool:
+    """Do all ranks send messages to others, as the stages of a pipeline do?"""
+    return len(kinds) > 1 and all(EXCHANGE in own for own in kinds)
+
+
+def imbalances(
+    ranks: Sequence[RankCalls], kinds: Sequence[list[str]], steps: RankSteps | None, table: RegionTable
+) -> list[Imbalance]:
     """Of the experts and of the stages, where there are any."""
     if len(ranks) < 2:
         return []
-    kinds = [_kinds(calls, table) for calls in ranks]
     return [one for one in (_experts(ranks, kinds, table), _stages(ranks, kinds, steps)) if one is not None]
 
 
 def _kinds(calls: RankCalls, table: RegionTable) -> list[str]:
     """What each call is. An all-to-all of NCCL is made of messages between two ranks: its range says what they are for."""
-    found = [kind_of(name) for name in calls.what]
+    kinds = {name: kind_of(name) for name in set(calls.what)}
+    found = [kinds[name] for name in calls.what]
     for regions in calls.regions:
         for at in np.flatnonzero(regions != ROOT).tolist():
             if found[at] == EXCHANGE and _NAMED.search(table.key(int(regions[at]))):
@@ -78,7 +92,7 @@ def _spread(times: _Floats) -> float:
 
 def _stages(ranks: Sequence[RankCalls], kinds: Sequence[list[str]], steps: RankSteps | None) -> Imbalance | None:
     """Ranks that send to one another, and of which no step is the same work."""
-    if steps is None or not all(EXCHANGE in own for own in kinds):
+    if steps is None or not send_to_one_another(kinds):
         return None
     known = {calls.rank for calls in ranks}
     rows = [row for row in steps.ranks if row.rank in known and row.computing_ns is not None]
@@ -104,6 +118,15 @@ def _imbalance(kind: str, sections: int, common: float, each: _Floats, labels: l
     )
 
 
+def uneven_stages(found: Sequence[Imbalance], steps: RankSteps | None) -> UnevenStages | None:
+    """The stage that the others wait for; None where there is no pipeline, or its stages take about equally long."""
+    one = next((one for one in found if one.kind == STAGES and one.uneven_share >= _UNEVEN), None)
+    if one is None or steps is None:
+        return None
+    times = [load.time_ns for load in one.ranks]
+    return UnevenStages(steps.region, one.most, max(times), float(np.mean(times)))
+
+
 def uneven(found: Sequence[Imbalance], region: str) -> list[Diagnosis]:
     """What is lost, and to whom."""
     said: list[Diagnosis] = []
@@ -114,7 +137,11 @@ def uneven(found: Sequence[Imbalance], region: str) -> list[Diagnosis]:
         if one.kind == EXPERTS:
             said.append(diagnose("EXPERTS_UNEVEN", sections=one.sections, common=common, lost=lost, most=one.most))
         else:
-            extra, where = percent(one.uneven_share, ".0"), visible(region, 120)
+            where = visible(region, 120)
+            if one.uneven_share < _TOLD:
+                said.append(diagnose("PIPELINE_BUBBLES.even", region=where, common=common, lost=lost))
+                continue
+            extra = percent(one.uneven_share, ".0")
             said.append(
                 diagnose("PIPELINE_BUBBLES", region=where, common=common, lost=lost, uneven=extra, most=one.most)
             )

@@ -19,7 +19,7 @@ from llm_perf_opt.regions.columns import Bools, Int64s, Timeline
 from llm_perf_opt.regions.instances import Instances
 from llm_perf_opt.regions.model import NCUProfileRegion, Scope
 from llm_perf_opt.regions.names import visible
-from llm_perf_opt.regions.rank_skew import RankRow, RankSteps
+from llm_perf_opt.regions.rank_skew import RankRow, RankSteps, differing_ranks
 from llm_perf_opt.regions.stacks import group_by
 from llm_perf_opt.regions.table import WHOLE, RegionTable
 
@@ -81,9 +81,14 @@ def _clock(timeline: Timeline) -> float | None:
 
 
 def rank_steps(
-    of_ranks: Sequence[tuple[int, OfRank]], skew: Skew | None, scopes: Sequence[Scope], table: RegionTable
+    of_ranks: Sequence[tuple[int, OfRank]],
+    skew: Skew | None,
+    scopes: Sequence[Scope],
+    table: RegionTable,
+    *,
+    in_turn: bool = False,
 ) -> RankSteps | None:
-    """None where there are not two ranks with a region in common."""
+    """None where there are not two ranks with a region in common. `in_turn`: they send to one another, and wait for that."""
     by_rank: dict[int, OfRank] = {}
     for rank, regions in of_ranks:
         known = by_rank.setdefault(rank, {})
@@ -117,7 +122,7 @@ def rank_steps(
                 median_ns=int(np.median(own.took[warmup:listed])),
                 memory_peak_bytes=timing.memory_peak_bytes if timing is not None else None,
                 energy_j=timing.energy_j if timing is not None else None,
-                why=_later_start(rank, steps, skew) or _with_clock(_difference(rank, key, parts), rank, steps),
+                why=_later_start(rank, steps, skew) or _with_clock(_difference(rank, key, parts, in_turn), rank, steps),
                 computing_ns=_computing(parts[rank].get(key)),
             )
         )
@@ -187,34 +192,38 @@ def _parts_of(scopes: Sequence[Scope], rank: int, key: str) -> dict[str, NCUProf
     return {region.key: region for region in regions if key in (region.key, region.parent)}
 
 
-def _difference(rank: int, key: str, ranks: Mapping[int, Mapping[str, NCUProfileRegion]]) -> str:
+def _difference(rank: int, key: str, ranks: Mapping[int, Mapping[str, NCUProfileRegion]], in_turn: bool) -> str:
     """What a rank does differently from most others: more work, slower kernels, a slower host, or a longer part."""
     mine, others = ranks[rank].get(key), [own for number, own in ranks.items() if number != rank]
-    if mine is None or not mine.instances:
+    if mine is None or not mine.instances or mine.wall_ns is None:
         return ""
-    least = max(_DIFFERENT * (mine.wall_ns or 0) / mine.instances, _LEAST_NS)
+    least = max(_DIFFERENT * mine.wall_ns / mine.instances, _LEAST_NS)
     wholes = [own[key] for own in others if key in own and own[key].instances]
     if wholes and mine.gpu_busy_ns and all(whole.gpu_busy_ns for whole in wholes):
-        return _on_gpu(mine, wholes, least)
+        return _on_gpu(mine, wholes, least, in_turn)
     found = []
     for part, region in ranks[rank].items():
         if part == key:
             continue
-        elsewhere = [_each(own[part]) for own in others if part in own]
-        own, usual = _each(region), float(np.median(elsewhere)) if elsewhere else 0.0
-        name = visible(region.name, 80)
+        name, own = visible(region.name, 80), _each(region)
+        elsewhere = [_each(ranks_own[part]) for ranks_own in others if part in ranks_own]
+        known = [time for time in elsewhere if time is not None]
+        if own is None or (elsewhere and not known):
+            continue  # a time that nobody knows is not 0
+        usual = float(np.median(known)) if known else 0.0
         told = f"{name} takes {_shown(own)}, usually {_shown(usual)}"
         if not elsewhere:  # it need not be in every step
-            own = (region.wall_ns or 0) / mine.instances
+            own = own * _instances(region) / mine.instances
             told = f"{name}, which no other rank has, takes {_shown(own)} of a step"
         if own - usual > least:
             found.append((own - usual, told))
     return max(found)[1] if found else ""
 
 
-def _on_gpu(mine: NCUProfileRegion, others: Sequence[NCUProfileRegion], least: float) -> str:
+def _on_gpu(mine: NCUProfileRegion, others: Sequence[NCUProfileRegion], least: float, in_turn: bool) -> str:
     work = _each_work(mine) - float(np.median([_each_work(one) for one in others]))
-    idle = _each_idle(mine) - float(np.median([_each_idle(one) for one in others]))
+    waits, usually = _each_idle(mine), [idle for one in others if (idle := _each_idle(one)) is not None]
+    idle = waits - float(np.median(usually)) if waits is not None and usually and not in_turn else 0.0
     if max(work, idle) <= least:
         return ""
     if idle > work:
@@ -230,11 +239,12 @@ def _instances(region: NCUProfileRegion) -> int:
     return region.instances or 1
 
 
-def _each(region: NCUProfileRegion) -> float:
+def _each(region: NCUProfileRegion) -> float | None:
+    """What an instance takes; None where nobody knows, as of regions that only the capture of a graph tells of."""
     steady = region.timing.steady if region.timing is not None else None
     if steady is not None and steady.instances:
         return steady.total_ns / steady.instances
-    return (region.wall_ns or 0) / _instances(region)
+    return None if region.wall_ns is None else region.wall_ns / _instances(region)
 
 
 def _each_work(region: NCUProfileRegion) -> float:
@@ -246,8 +256,8 @@ def _computing(region: NCUProfileRegion | None) -> int | None:
     return None if region is None or not region.gpu_busy_ns or not region.instances else round(_each_work(region))
 
 
-def _each_idle(region: NCUProfileRegion) -> float:
-    return (region.gpu_idle_ns or 0) / _instances(region)
+def _each_idle(region: NCUProfileRegion) -> float | None:
+    return None if region.gpu_idle_ns is None else region.gpu_idle_ns / _instances(region)
 
 
 def _shown(ns: float) -> str:
@@ -267,10 +277,6 @@ def steps_compared(steps: RankSteps | None) -> list[Diagnosis]:
             common=_shown(steps.common_median_ns),
         )
     ]
-    differing = [row for row in steps.ranks if row.why]
-    if differing and (
-        len(differing) < len(steps.ranks) or len(steps.ranks) == 2
-    ):  # of two, each differs from the other
-        named = "; ".join(f"{row.label}: {row.why}" for row in differing[:4])
+    if named := differing_ranks(steps):
         found.append(diagnose("RANKS_DIFFER", region=visible(steps.region, 120), named=named))
     return found

@@ -18,6 +18,7 @@ from llm_perf_opt.analysis.clocks import Clocks, clocks_of
 from llm_perf_opt.analysis.scopes import AGGREGATE
 from llm_perf_opt.analysis.verdicts.communication_costs import RankWaiting
 from llm_perf_opt.diagnosis import Diagnosis, diagnose
+from llm_perf_opt.metrics.collective_kinds import EXCHANGE
 from llm_perf_opt.metrics.quantity import nanoseconds, shown
 from llm_perf_opt.regions.attribution import Attribution
 from llm_perf_opt.regions.columns import UNKNOWN, Int64s, Timeline
@@ -162,16 +163,15 @@ class CommonTimes:
     waiting: dict[str, dict[str, RankWaiting]] = Factory(dict)  # scope -> region key
 
 
-def common_times(
-    scopes: Sequence[Scope], skew: Skew | None, table: RegionTable, *, only_timed: bool = False
-) -> CommonTimes:
+def common_times(scopes: Sequence[Scope], skew: Skew | None, table: RegionTable) -> CommonTimes:
     """Also gives the regions of all ranks together their times: those of the slowest, not the sum.
 
-    `only_timed`: nothing is known but the times of ranges, so that there are no collectives to compare.
+    Without collectives that all have in common (they were not recorded, or each rank sends to another, as the stages
+    of a pipeline do) by the ranks' own times.
     """
     found = CommonTimes()
     by_name = {scope.scope: scope for scope in scopes}
-    names = [name for name in by_name if name.startswith("rank:")] if only_timed else []
+    names = [name for name in by_name if name.startswith("rank:")]
     if skew is not None:
         names = [rank.scope for rank in skew.ranks if rank.scope in by_name]
     if len(set(names)) < 2 or (skew is not None and len(set(names)) < len(skew.ranks)):
@@ -193,15 +193,19 @@ def common_times(
         members = {name: of[region.key].wall_ns or 0 for name, of in regions.items() if region.key in of}
         if not members:
             continue
-        name = above if above in members else _slowest(members, region.key, found)
+        exposed = {name: of[region.key].exposed_collective_ns or 0 for name, of in regions.items() if name in members}
+        name = above if above in members else _slowest(members, exposed, region.key, found)
         found.slowest[region.key] = name
         for field in _TIMES:
             setattr(region, field, getattr(regions[name][region.key], field))
     return found
 
 
-def _slowest(members: dict[str, int], key: str, found: CommonTimes) -> str:
-    """The rank that takes longest; of those that take about as long, for collectives keep them in step, the one that waits most."""
+def _slowest(members: dict[str, int], exposed: dict[str, int], key: str, found: CommonTimes) -> str:
+    """The rank that takes longest; of those that take about as long, for collectives keep them in step, the one that waits most.
+
+    `exposed`: collectives that nothing hides, which stand for the waiting where that is not known.
+    """
     longest = max(members.values())
     alike = [name for name, wall in members.items() if wall >= _ALIKE * longest]
 
@@ -209,14 +213,14 @@ def _slowest(members: dict[str, int], key: str, found: CommonTimes) -> str:
         waiting = found.waiting.get(name, {}).get(key)
         return waiting.waiting.of("ns") if waiting is not None else 0.0
 
-    return max(alike, key=lambda name: (waits(name), members[name]))
+    return max(alike, key=lambda name: (waits(name), exposed[name], members[name]))
 
 
-def compare_ranks(ranks: Sequence[RankCalls]) -> Skew | None:
-    """None where there are not two ranks with collectives in common."""
+def compare_ranks(ranks: Sequence[RankCalls], kinds: Sequence[Sequence[str]]) -> Skew | None:
+    """None where there are not two ranks with collectives in common. `kinds`: of the calls of each."""
     if len(ranks) < 2:
         return None
-    calls = _in_common(ranks)
+    calls = _in_common([_of_all(rank, own, ranks) for rank, own in zip(ranks, kinds, strict=True)])
     start, end = (
         np.stack([getattr(r, side)[c] for r, c in zip(ranks, calls, strict=True)]) for side in ("start", "end")
     )
@@ -291,18 +295,32 @@ def compared_ranks(skew: RankSkew | None, common: CommonTimes) -> list[Diagnosis
     ]
 
 
-def _in_common(ranks: Sequence[RankCalls]) -> list[Int64s]:
+def _of_all(rank: RankCalls, kinds: Sequence[str], ranks: Sequence[RankCalls]) -> list[str]:
+    """The names of its calls; empty of those that only some ranks take part in, which end at other times elsewhere.
+
+    A pipeline of several stages sends at regular intervals: each stage seems to send with the others by a clock that is
+    off. So between clocks that are to be aligned, messages count only where they are between the only two ranks.
+    """
+    several = len(ranks) > 2 and len({id(one.clock) for one in ranks}) > 1
+    partial = (rank.group != UNKNOWN) & (rank.group < len(ranks)) if len(rank.group) else np.zeros(len(kinds), bool)
+    return [
+        "" if some or (several and kind == EXCHANGE) else name
+        for name, kind, some in zip(rank.name, kinds, partial.tolist(), strict=True)
+    ]
+
+
+def _in_common(names: Sequence[Sequence[str]]) -> list[Int64s]:
     """For each rank its calls in an order in which they are the same collectives on all.
 
-    The n-th call of a kernel is the same everywhere, where all call it as often.
+    The n-th call of a kernel is the same everywhere, where all call it as often. `names`: of the kernels, of each rank.
     """
-    counts = [Counter(rank.name) for rank in ranks]
-    alike = {name for name, count in counts[0].items() if all(c[name] == count for c in counts)}
+    counts = [Counter(own) for own in names]
+    alike = {name for name, count in counts[0].items() if name and all(c[name] == count for c in counts)}
     order: list[Int64s] = []
-    for rank in ranks:
+    for own in names:
         seen: Counter[str] = Counter()
         keys = []
-        for at, name in enumerate(rank.name):
+        for at, name in enumerate(own):
             if name in alike:
                 keys.append((name, seen[name], at))
                 seen[name] += 1

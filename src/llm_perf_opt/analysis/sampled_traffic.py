@@ -61,7 +61,7 @@ def moved_in_regions(
                 unknown.add(region)
                 found.pop(region, None)
             else:
-                _add(found.setdefault(region, {}), moved)
+                add_moved(found.setdefault(region, {}), moved)
     return found
 
 
@@ -124,7 +124,8 @@ class _Idle:
         return float(self.bytes[counter][last] - self.bytes[counter][first]) / time if time else 0.0
 
 
-def _add(sums: dict[str, Moved], more: dict[str, Moved]) -> None:
+def add_moved(sums: dict[str, Moved], more: dict[str, Moved]) -> None:
+    """What another GPU, or another recording, moved in the same region."""
     for counter, moved in more.items():
         known = sums.setdefault(counter, Moved())
         known.value += moved.value

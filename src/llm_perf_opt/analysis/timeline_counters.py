@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -24,7 +24,7 @@ from llm_perf_opt.analysis.join import (
     stage_levels,
 )
 from llm_perf_opt.analysis.sample_matrix import TIME, Samples, add_up_results, rules_of, sum_of_parts
-from llm_perf_opt.analysis.sampled_traffic import moved_by_others, moved_in_regions
+from llm_perf_opt.analysis.sampled_bytes import SampledBytes, Values, own_values, used_by_others
 from llm_perf_opt.analysis.scopes import ScopePart
 from llm_perf_opt.analysis.selected import sections_of
 from llm_perf_opt.analysis.verdicts.counted_work import amounts_of, usable
@@ -52,6 +52,12 @@ class RegionMetrics:
     exclusive: dict[str, MetricValue]
     rules: list[RuleFinding]
     sections: dict[str, Any]
+
+
+def sampled_metrics(values: Mapping[int, Values], table: RegionTable, rolled: RolledUp) -> dict[int, RegionMetrics]:
+    """Bytes of regions that samples of the GPU alone tell."""
+    own = own_values(values, table, rolled)
+    return {number: RegionMetrics(dict(of), own.get(number, {}), [], {}) for number, of in values.items() if of}
 
 
 @define(eq=False)
@@ -132,7 +138,8 @@ class TimelineCounters:
     def _fit_to_traffic(self, found: dict[int, RegionMetrics], part: ScopePart, rolled: RolledUp) -> None:
         """Bytes of regions as the GPU was seen to move them, where it was; see `fitted`."""
         table = self.attribution.table
-        moved = moved_in_regions(self.timeline, self.attribution, part.selection, self.kept)
+        sampled = SampledBytes.of(self.timeline, self.attribution, part.selection, rolled, self.kept)
+        moved = sampled.moved
         for counter in sorted({counter for sums in moved.values() for counter in sums}):
             estimates = {n: metrics.inclusive[counter] for n, metrics in found.items() if counter in metrics.inclusive}
             own = {n: metrics.exclusive[counter].value for n, metrics in found.items() if counter in metrics.exclusive}
@@ -155,6 +162,19 @@ class TimelineCounters:
                 if not _AGREE[0] * total <= estimated <= _AGREE[1] * total:
                     text = f"{table.key(number)} {counter}: {estimated / total:.2f} times"
                     self._moved_otherwise[text] = abs(estimated - total)
+
+        # What no counter of kernels tells of a region, samples alone may.
+        alone = {
+            number: {
+                name: value
+                for name, value in values.items()
+                if number not in found or name not in found[number].inclusive
+            }
+            for number, values in sampled.values(rolled).items()
+        }
+        for number, metrics in sampled_metrics(alone, table, rolled).items():
+            known = found.setdefault(number, RegionMetrics({}, {}, [], {}))
+            known.inclusive, known.exclusive = known.inclusive | metrics.inclusive, known.exclusive | metrics.exclusive
 
     def _add_up_parts(self, found: dict[int, RegionMetrics], rolled: RolledUp) -> None:
         """Regions around those that were measured as wholes, from the innermost out."""
@@ -336,8 +356,7 @@ class TimelineCounters:
         """A word where counters fall short, fit nothing, or contradict each other."""
         if self._differences:
             yield diagnose("ESTIMATE_DIFFERS", worst=_worst(self._differences))
-        for device, rate in moved_by_others(self.timeline).items():
-            yield diagnose("GPU_USED_BY_OTHERS", device=device, gigabytes=rate / 1e9)
+        yield from used_by_others(self.timeline)
         if self._moved_otherwise:
             yield diagnose("FITTED_TO_TRAFFIC", worst=_worst(self._moved_otherwise))
         missing = coverage.signatures - coverage.signatures_matched

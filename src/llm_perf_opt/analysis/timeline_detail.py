@@ -13,7 +13,8 @@ from attrs import define, field
 
 from llm_perf_opt.analysis.instance_strips import instance_strips
 from llm_perf_opt.regions.attribution import Attribution, Membership
-from llm_perf_opt.regions.columns import UNKNOWN, Bools, Int32s, Int64s, Timeline
+from llm_perf_opt.regions.code import innermost
+from llm_perf_opt.regions.columns import CALL, UNKNOWN, Bools, CodeSpans, Int32s, Int64s, Timeline
 from llm_perf_opt.regions.detail import (
     COPY,
     GRAPH,
@@ -27,6 +28,8 @@ from llm_perf_opt.regions.detail import (
     Window,
 )
 from llm_perf_opt.regions.instances import Instances as Timed
+from llm_perf_opt.regions.intervals import BusyTime
+from llm_perf_opt.regions.operator_calls import outermost_around
 from llm_perf_opt.regions.stacks import group_by
 from llm_perf_opt.regions.table import ROOT, levels_up
 
@@ -259,8 +262,12 @@ def _instances_in(
 
 
 def _code_in(windows: list[Window], timeline: Timeline) -> HostCode:
-    """Of each process the thread that has most to tell, among those that launch."""
+    """Of each process the thread that has most to tell, among those that launch.
+
+    Where no lines were recorded: its operators, and the calls of CUDA in them.
+    """
     spans, found, cut = timeline.code, [], []
+    spans = spans if len(spans) else _called_in(windows, timeline)
     for number, window in enumerate(windows):
         launching = [work.thread[work.process == window.process] for work in timeline.work]
         inside = (spans.process == window.process) & (spans.end > window.start) & (spans.start < window.end)
@@ -276,6 +283,22 @@ def _code_in(windows: list[Window], timeline: Timeline) -> HostCode:
         cut.append(np.full(len(found[-1]), number))
     chosen, window_of = (np.concatenate([np.zeros(0, dtype=np.int64), *parts]) for parts in (found, cut))
     return HostCode(window_of.astype(np.int32), spans.place[chosen], spans.start[chosen], spans.end[chosen])
+
+
+def _called_in(windows: list[Window], timeline: Timeline) -> CodeSpans:
+    """Calls and outermost operators that share time with some windows."""
+    shown = BusyTime.of(
+        *(np.array([getattr(window, side) for window in windows], dtype=np.int64) for side in ("start", "end"))
+    )
+    host, calls = timeline.host, timeline.calls
+    called = np.flatnonzero((host.kind == CALL) & (host.thread != UNKNOWN) & (shown.within(host.start, host.end) > 0))
+    operators = calls.chosen(shown.within(calls.start, calls.end) > 0)
+    operators = operators.chosen(outermost_around(operators) == np.arange(len(operators)))
+    start, end, thread, name = (
+        np.concatenate([getattr(host, column)[called], getattr(operators, column)])
+        for column in ("start", "end", "thread", "name")
+    )
+    return innermost(start, end, thread, name.astype(np.int64), timeline.threads)
 
 
 # -- trends ----------------------------------------------------------------------------------------

@@ -8,18 +8,18 @@ import numpy as np
 from attrs import Factory, define, evolve, field
 
 from llm_perf_opt.analysis.code_lines import CodeLines
-from llm_perf_opt.analysis.collective_use import collective_use
 from llm_perf_opt.analysis.engine_loop import engine_diagnoses
 from llm_perf_opt.analysis.gpu_condition import gpu_diagnoses, gpu_facts
-from llm_perf_opt.analysis.imbalance import imbalances
-from llm_perf_opt.analysis.rank_steps import rank_steps, steps_of
-from llm_perf_opt.analysis.ranks import CommonTimes, common_times, compare_ranks, rank_calls
+from llm_perf_opt.analysis.rank_comparison import RankComparison
+from llm_perf_opt.analysis.rank_steps import steps_of
+from llm_perf_opt.analysis.ranks import rank_calls
 from llm_perf_opt.analysis.report_options import ReportOptions
 from llm_perf_opt.analysis.sample_matrix import Samples
+from llm_perf_opt.analysis.sampled_bytes import SampledBytes, used_by_others
 from llm_perf_opt.analysis.scope_builder import ScopeBuilder
 from llm_perf_opt.analysis.scopes import ScopePart, same_selection, timeline_scopes
 from llm_perf_opt.analysis.steady import SteadyTimeline
-from llm_perf_opt.analysis.timeline_counters import RegionMetrics, TimelineCounters
+from llm_perf_opt.analysis.timeline_counters import RegionMetrics, TimelineCounters, sampled_metrics
 from llm_perf_opt.analysis.verdicts.launches import Launches
 from llm_perf_opt.analysis.verdicts.performance import SteadyRegion
 from llm_perf_opt.analysis.waiting import Waiting
@@ -34,7 +34,6 @@ from llm_perf_opt.regions.model import Coverage, MemoryWork, NCUProfileRegion, S
 from llm_perf_opt.regions.names import short_kernel_name
 from llm_perf_opt.regions.patterns import NameFilter, RegionFilter
 from llm_perf_opt.regions.prepared import find_regions
-from llm_perf_opt.regions.rank_skew import CollectiveUse, Imbalance, RankSkew, RankSteps
 from llm_perf_opt.regions.rollup import RolledUp, Selection, copies_by_kind, roll_up
 from llm_perf_opt.regions.table import DEEPEST, POOLED, RegionTable
 from llm_perf_opt.regions.timing import Timing
@@ -60,11 +59,7 @@ class TimelineReport:
     steady: dict[str, dict[str, SteadyRegion]] = Factory(dict)  # scope -> region key; empty where nothing warms up
     waiting: dict[str, Waiting] = Factory(dict)  # by scope; not of one that holds a part of what its processes did
     code: dict[str, CodeLines] = Factory(dict)  # by scope; empty where the recording tells of no code
-    skew: RankSkew | None = None
-    rank_steps: RankSteps | None = None
-    collectives: list[CollectiveUse] = Factory(list)
-    imbalance: list[Imbalance] = Factory(list)
-    common: CommonTimes = Factory(CommonTimes)
+    ranks: RankComparison = Factory(RankComparison)
 
     def __attrs_post_init__(self) -> None:
         with ThreadPoolExecutor(max_workers=1) as worker:  # beside it, what everything else asks for first
@@ -85,7 +80,8 @@ class TimelineReport:
         with ThreadPoolExecutor(max_workers=1) as worker:
             pending = worker.submit(roll_up, self.timeline, self.attribution, parts[-1].selection)
             self.warmth = SteadyTimeline.of(self.timeline, self.attribution)
-            waiting = Waiting(self.warmth)
+            code = CodeLines.of(self.warmth)
+            waiting = Waiting(self.warmth, code)
             if self.options.verdicts:
                 waiting.prepare()
             whole = pending.result()
@@ -99,15 +95,14 @@ class TimelineReport:
         main = shown[-1 if self.options.aggregate else 0]
         limit, diagnoses = limited(len(self.builder.present(whole)), len(shown))
         self.diagnostics += diagnoses + pooling(self.attribution.table, self.region_filter)
-        done = [(parts[-1], whole, *self._extras(parts[-1], whole, counters))]
+        done = [(parts[-1], whole, *self._extras(parts[-1], whole, counters, self.attribution))]
         self.timeline.environment.update(gpu_facts(self.timeline, self.warmth.energy))
-        code = CodeLines.of(self.warmth)
         timings: dict[str, dict[str, Timing]] = {}  # by scope, of those that hold the same the first
         for part in shown:
             twin = next((d for d in done if same_selection(d[0].selection, part.selection)), None)
             if twin is None:
                 rolled = roll_up(self.timeline, self.attribution, part.selection)
-                twin = (part, rolled, *self._extras(part, rolled, counters))
+                twin = (part, rolled, *self._extras(part, rolled, counters, self.attribution))
                 done.append(twin)
             _, rolled, metrics, totals = twin
             scopes.append(
@@ -145,15 +140,12 @@ class TimelineReport:
         if counters is not None:
             self.coverage = counters.coverage(parts[-1].selection.kernels)
             self.diagnostics += counters.diagnoses(self.coverage)
+        else:
+            self.diagnostics += used_by_others(self.timeline)
         table = self.attribution.table
         calls = rank_calls(self.timeline, self.attribution, np.arange(len(table)))
-        compared = compare_ranks(calls)
-        self.collectives = collective_use(calls, compared, table)
-        self.skew = compared.found if compared else None
         steps = steps_of(self.timeline, self.attribution, self.warmth.instances, np.arange(len(table)))
-        self.rank_steps = rank_steps(steps, compared, scopes, table)
-        self.imbalance = imbalances(calls, self.rank_steps, table)
-        self.common = common_times(scopes, compared, table, only_timed=not saw_gpu(self.timeline))
+        self.ranks = RankComparison.of(calls, steps, scopes, table)
         return scopes
 
     def _steady_regions(
@@ -164,7 +156,7 @@ class TimelineReport:
         part = evolve(whole, selection=warmth.selection(whole.selection))
         rolled = warmth.rolled(whole.selection)
         warm = counters.attributed(warmth.lifted) if counters is not None else None
-        metrics, totals = self._extras(part, rolled, warm)
+        metrics, totals = self._extras(part, rolled, warm, warmth.lifted)
         scope = self.builder.scope(
             part.name, rolled, totals, process_id=part.process_id, device=part.device, metrics=metrics
         )
@@ -191,10 +183,15 @@ class TimelineReport:
         return [*parts[: most - 1], parts[-1]]
 
     def _extras(
-        self, part: ScopePart, rolled: RolledUp, counters: TimelineCounters | None
+        self, part: ScopePart, rolled: RolledUp, counters: TimelineCounters | None, attribution: Attribution
     ) -> tuple[dict[int, RegionMetrics], ScopeTotals]:
         totals = totals_of(self.timeline, self.attribution, part, rolled)
-        return counters.metrics(part, rolled) if counters else {}, totals
+        if counters is not None:
+            return counters.metrics(part, rolled), totals
+        if not self.timeline.sampled_gpus:
+            return {}, totals
+        values = SampledBytes.of(self.timeline, attribution, part.selection, rolled).values(rolled)
+        return sampled_metrics(values, attribution.table, rolled), totals
 
 
 def warmed_up(scope: Scope) -> set[str]:

@@ -11,11 +11,14 @@ import attrs
 import numpy as np
 from attrs import Factory, define
 
-from llm_perf_opt.analysis.collective_use import collective_use
-from llm_perf_opt.analysis.imbalance import imbalances
-from llm_perf_opt.analysis.rank_steps import OfRank, rank_steps, steps_of
-from llm_perf_opt.analysis.ranks import CommonTimes, RankCalls, common_times, compare_ranks, rank_calls
+from llm_perf_opt.analysis.code_lines import CodeLines
+from llm_perf_opt.analysis.known_code import KnownCode
+from llm_perf_opt.analysis.known_waiting import KnownWaiting
+from llm_perf_opt.analysis.rank_comparison import RankComparison
+from llm_perf_opt.analysis.rank_steps import OfRank, steps_of
+from llm_perf_opt.analysis.ranks import RankCalls, rank_calls
 from llm_perf_opt.analysis.report_options import ReportOptions
+from llm_perf_opt.analysis.sampled_bytes import SampledBytes, used_by_others
 from llm_perf_opt.analysis.scope_builder import ScopeBuilder
 from llm_perf_opt.analysis.scopes import (
     AGGREGATE,
@@ -27,6 +30,7 @@ from llm_perf_opt.analysis.scopes import (
     timeline_scopes,
 )
 from llm_perf_opt.analysis.steady import RegionTimes, SteadyTimeline
+from llm_perf_opt.analysis.timeline_counters import RegionMetrics, sampled_metrics
 from llm_perf_opt.analysis.timeline_report import (
     bounds_of,
     kernel_mask,
@@ -40,7 +44,7 @@ from llm_perf_opt.analysis.timeline_report import (
 )
 from llm_perf_opt.analysis.verdicts.performance import SteadyRegion
 from llm_perf_opt.analysis.verdicts.rules import verdict_rules
-from llm_perf_opt.analysis.waiting import KnownWaiting, Waiting
+from llm_perf_opt.analysis.waiting import Waiting
 from llm_perf_opt.diagnosis import Diagnosis
 from llm_perf_opt.regions.attribution import Attribution
 from llm_perf_opt.regions.columns import Int64s, Timeline
@@ -49,8 +53,8 @@ from llm_perf_opt.regions.instances import Instances
 from llm_perf_opt.regions.model import MemoryWork, Scope, ScopeTotals
 from llm_perf_opt.regions.patterns import NameFilter, RegionFilter
 from llm_perf_opt.regions.prepared import find_regions, prepare_timeline
-from llm_perf_opt.regions.rank_skew import CollectiveUse, Imbalance, RankSkew, RankSteps
 from llm_perf_opt.regions.rollup import RolledUp, roll_up
+from llm_perf_opt.regions.used_gpus import UsedGpus
 
 _MOST_EXPLAINED = 96  # regions of each recording whose waiting is looked into
 _MOST_KERNEL_ROWS = 300_000  # in all scopes together; beyond that regions list their longest only
@@ -66,7 +70,11 @@ class _Piece:
     times: dict[int, RegionTimes]
     totals: ScopeTotals
     bounds: tuple[int, int] | None
+    sampled: SampledBytes
+    steady_sampled: SampledBytes
+    gpus: UsedGpus
     waiting: KnownWaiting | None  # None where the scope has a part of what its processes did
+    code: KnownCode | None  # None where the recording tells of none
 
 
 @define(eq=False)
@@ -86,15 +94,13 @@ class TimelineStream:
     _processes: list[tuple[ProcessUse, _Piece]] = Factory(list)
     _pieces: dict[str, list[_Piece]] = Factory(dict)  # of all other scopes, by name
     _saw_gpu: bool = False
-    _ranks: list[RankCalls] = Factory(list)
+    _gpus: list[UsedGpus] = Factory(list)  # of each timeline
+    _calls: list[RankCalls] = Factory(list)
     _steps: list[tuple[int, OfRank]] = Factory(list)
-    skew: RankSkew | None = None
-    rank_steps: RankSteps | None = None
-    collectives: list[CollectiveUse] = Factory(list)
-    imbalance: list[Imbalance] = Factory(list)
-    common: CommonTimes = Factory(CommonTimes)
+    ranks: RankComparison = Factory(RankComparison)
     steady: dict[str, dict[str, SteadyRegion]] = Factory(dict)  # scope -> region key; empty where nothing warms up
     waiting: dict[str, KnownWaiting] = Factory(dict)  # by scope
+    code: dict[str, KnownCode] = Factory(dict)  # the same
 
     def add(self, timeline: Timeline) -> None:
         """Take what a timeline adds to the report."""
@@ -104,11 +110,14 @@ class TimelineStream:
         self._names.table.simplified = self._names.table.simplified or attribution.table.simplified
         labels = self._names.labels_of(timeline.strings, np.unique(timeline.kernels.name))
         self._seen_by_ncu |= set(regions[sorted(seen_by_ncu(timeline, attribution))].tolist())
+        self.diagnostics += used_by_others(timeline)
         self._saw_gpu = self._saw_gpu or saw_gpu(timeline)
-        self._ranks += rank_calls(timeline, attribution, regions)
-        warmth = SteadyTimeline.of(timeline, attribution)
+        self._calls += rank_calls(timeline, attribution, regions)
+        warmth, gpus = SteadyTimeline.of(timeline, attribution), UsedGpus.of(timeline)
+        self._gpus.append(gpus)
         self._steps += steps_of(timeline, attribution, warmth.instances, regions)
-        waiting = Waiting(warmth) if self.options.verdicts else None
+        code = CodeLines.of(warmth) if self.options.verdicts else None
+        waiting = Waiting(warmth, code) if self.options.verdicts else None
         done: list[tuple[ScopePart, _Piece]] = []
         parts = timeline_scopes(timeline, kernel_mask(timeline, self.kernel_filter), aggregate=True)
         for part in parts:
@@ -117,6 +126,10 @@ class TimelineStream:
                 rolled = roll_up(timeline, attribution, part.selection)
                 totals = totals_of(timeline, attribution, part, rolled)
                 warm = warmth.rolled(part.selection) if warmth.has_warmup else None
+                sampled = steady_sampled = SampledBytes.of(timeline, attribution, part.selection, rolled)
+                if warm is not None:
+                    selection = warmth.selection(part.selection)
+                    steady_sampled = SampledBytes.of(timeline, warmth.lifted, selection, warm)
                 piece = _Piece(
                     Translated.of(rolled, regions, labels),
                     None if warm is None else Translated.of(warm, regions, labels),
@@ -124,7 +137,11 @@ class TimelineStream:
                     {int(regions[n]): found for n, found in warmth.times(part.selection).items()},
                     totals,
                     bounds_of(timeline, part),
+                    sampled.renumbered(regions),
+                    steady_sampled.renumbered(regions),
+                    gpus,
                     _explained(waiting and waiting.of_scope(part.selection), attribution, warm or rolled),
+                    _coded(code and code.of_scope(part.selection.kernels), attribution, warm or rolled),
                 )
                 done.append((part, piece))
             if part.process is not None:
@@ -166,6 +183,7 @@ class TimelineStream:
                     self._totals(pieces),
                     process_id=scope.process_id,
                     device=scope.device,
+                    metrics=self._sampled([(piece.sampled, piece.gpus) for piece in pieces], rolled),
                     most_regions=None if scope is main else limit,
                     most_kernels=cut,
                 )
@@ -173,15 +191,12 @@ class TimelineStream:
             self._add_times(scopes[-1], pieces)
             if known := [piece.waiting for piece in pieces if piece.waiting is not None]:
                 self.waiting[scope.name] = KnownWaiting.together(known)
+            if lines := [piece.code for piece in pieces if piece.code is not None]:
+                self.code[scope.name] = KnownCode.together(lines)
             if any(piece.steady is not None for piece in pieces):
                 self.steady[scope.name] = self._steady_regions(builder, scope, pieces, warmed_up(scopes[-1]))
         self.diagnostics += builder.diagnoses()
-        compared = compare_ranks(self._ranks)
-        self.skew = compared.found if compared else None
-        self.collectives = collective_use(self._ranks, compared, self._names.table)
-        self.rank_steps = rank_steps(self._steps, compared, scopes, self._names.table)
-        self.imbalance = imbalances(self._ranks, self.rank_steps, self._names.table)
-        self.common = common_times(scopes, compared, self._names.table, only_timed=not self._saw_gpu)
+        self.ranks = RankComparison.of(self._calls, self._steps, scopes, self._names.table)
         return scopes
 
     def _add_times(self, scope: Scope, pieces: list[_Piece]) -> None:
@@ -198,10 +213,19 @@ class TimelineStream:
         """Those regions of a scope as they are once the program is warm."""
         size = len(self._names.table)
         rolled = combined([piece.steady or piece.part for piece in pieces], size)
-        warm = builder.scope(scope.name, rolled, self._totals(pieces), process_id=scope.process_id, device=scope.device)
+        metrics = self._sampled([(piece.steady_sampled, piece.gpus) for piece in pieces], rolled)
+        totals = self._totals(pieces)
+        warm = builder.scope(
+            scope.name, rolled, totals, process_id=scope.process_id, device=scope.device, metrics=metrics
+        )
         inside = sum((_padded(piece.inside, size) for piece in pieces), start=np.zeros(size, dtype=np.int64))
         held = {self._names.table.key(number): int(count) for number, count in enumerate(inside.tolist())}
         return {r.key: SteadyRegion(r, None, held[r.key]) for r in warm.regions if r.key in keys and r.instances}
+
+    def _sampled(self, parts: list[tuple[SampledBytes, UsedGpus]], rolled: RolledUp) -> dict[int, RegionMetrics]:
+        """Samples of a GPU that ranks share are of the work of both: whose bytes they are nobody knows."""
+        known = [part.dropped() if gpus.shares_with(self._gpus) else part for part, gpus in parts]
+        return sampled_metrics(SampledBytes.together(known).values(rolled), self._names.table, rolled)
 
     def _plan(self) -> list[tuple[ScopeName, list[_Piece]]]:
         """Every scope with its pieces, in the order of the report."""
@@ -234,13 +258,23 @@ def _explained(waiting: Waiting | None, attribution: Attribution, rolled: Rolled
     if waiting is None:
         return None
     known, late = KnownWaiting(), verdict_rules().thresholds["returns_early"]
-    for number in np.argsort(-np.maximum(rolled.wall, rolled.busy), kind="stable")[:_MOST_EXPLAINED].tolist():
+    for number in _longest(rolled):
         wall, busy, idle = (int(column[number]) for column in (rolled.wall, rolled.busy, rolled.idle))
         if wall:
             early = busy - (wall - idle) > late * wall
             copies = bool(rolled.inclusive.host_copies.time[number])
             known.add(waiting, attribution.table.key(number), early=early, copies=copies)
     return known
+
+
+def _coded(code: CodeLines | None, attribution: Attribution, rolled: RolledUp) -> KnownCode | None:
+    """The same of the lines that launch."""
+    return None if code is None else KnownCode.of(code, [attribution.table.key(n) for n in _longest(rolled)])
+
+
+def _longest(rolled: RolledUp) -> list[int]:
+    found: list[int] = np.argsort(-np.maximum(rolled.wall, rolled.busy), kind="stable")[:_MOST_EXPLAINED].tolist()
+    return found
 
 
 def _renumbered(counts: Int64s, regions: Int64s) -> Int64s:

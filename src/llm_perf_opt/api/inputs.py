@@ -314,8 +314,14 @@ _RUN_FACTS = (
 )
 
 
+_OF_ALL_RANKS = ("command", "workload", "settings")
+
+
 def run_facts(path: Path) -> dict[str, Any]:
     """What a run directory says about how it came about; empty where it is none."""
+    if is_job(path):  # one command started the ranks: the first that tells
+        told = next(filter(None, map(run_facts, rank_folders(path).values())), {})
+        return {name: told[name] for name in _OF_ALL_RANKS if name in told}
     manifest = _small_json(path / "manifest.json") if path.is_dir() else None
     if not isinstance(manifest, dict):
         return {}

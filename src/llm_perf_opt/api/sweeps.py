@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from llm_perf_opt.api.comparing_sides import write_files
 from llm_perf_opt.comparing.sweep import Sweep, compare_jobs
@@ -14,12 +15,15 @@ from llm_perf_opt.options import flatten
 from llm_perf_opt.rundir.layout import SWEEP_FILES
 from llm_perf_opt.rundir.manifest import Manifest
 
+if TYPE_CHECKING:
+    from llm_perf_opt.regions.model import NCUProfileRegionReport
+
+_ENDED = ("done", "failed", "interrupted")
 _SEVERAL = re.compile(r"\+{0,2}(?P<key>[A-Za-z0-9_./@-]+)=(?:[^\[{(\"']*,|(?:choice|range|interval|glob)\()")
 
 
 def read_sweep(folder: Path) -> Sweep:
     """All runs below a folder, by the order of their names."""
-    from llm_perf_opt.report.json_report import read_report
     from llm_perf_opt.rundir.inventory import take_inventory
 
     runs = {run.path.relative_to(folder).as_posix(): run for run in take_inventory(folder).runs if run.path != folder}
@@ -33,8 +37,11 @@ def read_sweep(folder: Path) -> Sweep:
             continue
         configurations[name] = dict(flatten(run.manifest.settings))
         typed = typed or _typed(run.manifest)
+        if run.state not in _ENDED:
+            problems[name] = run.problem or "It was killed before it was done."
+            continue
         try:
-            reports[name] = read_report(run.path)
+            reports[name] = _report_of(run.path)
         except UserError as error:
             problems[name] = error.message
     if len(configurations) < 2:
@@ -43,6 +50,17 @@ def read_sweep(folder: Path) -> Sweep:
             "Give the folder of a sweep (deep_profile_runner -m …), or one with several runs.",
         )
     return compare_jobs(configurations, reports, problems, typed=typed)
+
+
+def _report_of(run: Path) -> NCUProfileRegionReport:
+    """The report that a job has left; of one that leaves recordings alone, as on a machine without a GPU, made of those."""
+    from llm_perf_opt.analysis.report_options import ReportOptions
+    from llm_perf_opt.api.reporting import make_report
+    from llm_perf_opt.report.json_report import read_report
+
+    if (run / "report.json").exists():
+        return read_report(run)
+    return make_report([str(run)], ReportOptions(), quiet=True)
 
 
 def _typed(manifest: Manifest) -> list[str]:

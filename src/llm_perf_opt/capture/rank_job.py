@@ -29,6 +29,7 @@ from llm_perf_opt.errors import ExitCode, UserError
 from llm_perf_opt.inject.place import Place, place_in_job
 from llm_perf_opt.json_output import print_json
 from llm_perf_opt.nsight.ncu.rank_options import LONGEST_S, Lockstep, without_collectives
+from llm_perf_opt.nsight.nsys.gpu_metrics import RankOnNode
 from llm_perf_opt.options.of_jobs import CHOSEN_RANKS, COUNTER_RANK
 from llm_perf_opt.options.of_trials import TRY
 from llm_perf_opt.report.renderers import FORMATS
@@ -41,6 +42,10 @@ from llm_perf_opt.rundir.layout import rank_folder
 _PATIENCE_S = 20.0  # that the first rank waits for the others, once it is done
 _LOOK_S = 0.5
 _LARGEST_MERGE = 1 << 30  # bytes of recordings: more is not read while GPUs of a job stand idle
+# Ranks on this node; and what says that each has a GPU of its own.
+_ON_NODE = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "SLURM_STEP_TASKS_PER_NODE")
+_ALIKE = re.compile(r"(\d{1,6})(\(x\d+\))?")  # Slurm's words for as many on each node
+_OWN_GPU = ("SLURM_GPUS_PER_TASK",)
 _RESTARTS = ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")
 
 
@@ -158,13 +163,24 @@ def join(request: ProfileRequest, made_by: str) -> tuple[ProfileRequest, RankJob
     recorded = request.timeline.enable
     measure = attrs.evolve(request.measure, enable=not recorded)
     counters = attrs.evolve(request.counters, enable=False, run_to_end=True)
-    timeline = request.timeline
+    wanted = request.counters.enable  # --no-counters is for a timeline alone
+    timeline = attrs.evolve(request.timeline, rank=_on_node(place) if wanted else None)
     if counted in ("all", str(place.rank)):
         timeline, counters = attrs.evolve(timeline, enable=False), _beside_others(counters, counted, place)
     request = attrs.evolve(
         request, out=str(out), label=place.label, measure=measure, timeline=timeline, counters=counters
     )
     return request, RankJob(folder, place, choice, out, counted)
+
+
+def _on_node(place: Place) -> RankOnNode:
+    """What the launcher says of the ranks on this node, and of their GPUs."""
+    said = (_ALIKE.fullmatch(os.environ.get(name, "")) for name in _ON_NODE)
+    ranks = next((int(found[1]) for found in said if found), None)
+    if ranks is None and place.nodes == 1:
+        ranks = place.size
+    own = any(os.environ.get(name) for name in _OWN_GPU)
+    return RankOnNode(place.local, ranks, os.environ.get("CUDA_VISIBLE_DEVICES", ""), own)
 
 
 def _check_counted(counted: str | None, choice: str, place: Place, request: ProfileRequest) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 from llm_perf_opt.capture.commands import stop_if_interrupted_twice, tail
 from llm_perf_opt.capture.context import RunContext
 from llm_perf_opt.diagnosis import diagnose
@@ -43,6 +45,8 @@ def end_undisturbed(
         name = "WORKLOAD_FAILED.measured" if first else "WORKLOAD_FAILED"
         if lines and lines[-1].startswith("EOFError: EOF when reading a line"):  # input() of Python
             name = "WORKLOAD_FAILED.no_input"
+        if ended.exit_code in (-signal.SIGKILL, 128 + signal.SIGKILL):  # by nobody's fault but who sent it
+            name = "WORKLOAD_FAILED.killed"
         run.note(diagnose(name, code=ended.exit_code, last_line=last, log=log))
     return False
 

@@ -173,4 +173,4 @@ def _next_step(found: Comparison, arguments: argparse.Namespace) -> str:
         if not found.regions and (arguments.include or arguments.exclude):
             return f"llm-perf ranges {shlex.quote(arguments.base)}"
         return "give two runs of the same program"
-    return f"keep it as what later runs are compared with: llm-perf compare {new} --save-baseline FILE"
+    return f"to make it the baseline for later runs: llm-perf compare {new} --save-baseline FILE"

@@ -66,6 +66,7 @@ def _show(found: Examination, quiet: bool) -> None:
     from rich.markup import escape
 
     from llm_perf_opt.regions.names import visible
+    from llm_perf_opt.report.closing import print_closing
     from llm_perf_opt.report.terminal import console
 
     out = console()
@@ -80,4 +81,12 @@ def _show(found: Examination, quiet: bool) -> None:
             out.print(f"         → {escape(visible(check.fix_command, 600))}", soft_wrap=True)
     if not quiet:
         out.print()
-    out.print(escape(found.ready.summary), soft_wrap=True)
+        print_closing(found.ready.summary, None, _next_step(found), leaves_page=False)
+    else:
+        out.print(escape(found.ready.summary), soft_wrap=True)
+
+
+def _next_step(found: Examination) -> str:
+    if found.ready.timeline:
+        return f"llm-perf profile {'' if found.ready.counters else '--no-counters '}-- CMD"
+    return "llm-perf measure -- CMD  (needs no profiler)"

@@ -41,6 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
     from llm_perf_opt.nsight.nvidia_smi import gpu_facts
     from llm_perf_opt.readers.open import read_recording
     from llm_perf_opt.regions.columns import Timeline
+    from llm_perf_opt.report.closing import print_closing
     from llm_perf_opt.request import profile_request
 
     request = profile_request(values_of(arguments), arguments.command)
@@ -76,6 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
         print_json(answer)
     else:
         print(printable(text), end="")
+        print_closing("", None, "llm-perf profile -- CMD  (with the same options)", leaves_page=False)
     return int(ExitCode.NOTHING_MATCHED if request.strict and skipped else ExitCode.DONE)
 
 

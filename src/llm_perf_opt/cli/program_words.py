@@ -27,10 +27,14 @@ def with_separator(words: list[str], verb: argparse.ArgumentParser) -> list[str]
             return words  # argparse says what is wrong with it
         at += 1 if equals or switches[meant.pop()] else 2
     theirs = words[at:]
-    if claimed := next((word for word in theirs[1:] if word.partition("=")[0] in switches), None):
+    place = next((n for n, word in enumerate(theirs) if n and word.partition("=")[0] in switches), 0)
+    if place:
+        claimed = theirs[place]
+        after = place + (1 if "=" in claimed or switches[claimed] else 2)
+        ours = [*words[:at], *theirs[place:after], "--", *theirs[:place], *theirs[after:]]
         raise UserError(
             f"{claimed} comes after the program: it is not clear whether it is the program's or llm-perf's.",
-            "Put options of llm-perf first, then --, then the program with its own, as in: "
+            f"If it is llm-perf's: {shlex.join(['llm-perf', *ours])}  If it is the program's: "
             f"{shlex.join(['llm-perf', *words[:at], '--', *theirs])}",
         )
     if not theirs:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import shutil
 import sys
 import tempfile
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from llm_perf_opt.cli.report import stem
 from llm_perf_opt.errors import ExitCode, UnreadableInput, UserError
 from llm_perf_opt.json_output import print_json
+from llm_perf_opt.rundir.layout import MANIFEST
 
 if TYPE_CHECKING:
     from llm_perf_opt.regions.model import NCUProfileRegionReport
@@ -190,6 +192,7 @@ def _print_result(result: Result, out: Path | None, compared: list[str], as_json
         print_json(content)
         return
     from llm_perf_opt.regions.names import visible
+    from llm_perf_opt.report.closing import print_closing
     from llm_perf_opt.report.terminal import console
     from llm_perf_opt.report.text import counted
 
@@ -205,4 +208,11 @@ def _print_result(result: Result, out: Path | None, compared: list[str], as_json
     say.print(f"{searched}{same}", markup=False, soft_wrap=True)
     for what in result.not_checked:
         say.print(f"Not checked: {what}.", markup=False, soft_wrap=True)
-    say.print(f"Written to {out}" if out else "The originals were replaced.", markup=False, soft_wrap=True)
+    written = f"Written to {out}" if out else "The originals were replaced."
+    print_closing(written, None, _next_step(result, out) if out else "", leaves_page=False)
+
+
+def _next_step(result: Result, out: Path) -> str:
+    """Of a run its copy, of recordings each of theirs."""
+    places = [out] if (out / MANIFEST).is_file() else [out / copy.name for _, copy in result.pairs]
+    return f"llm-perf report {shlex.join(map(str, places))}" if places else ""

@@ -268,7 +268,7 @@ def _what_would_settle(found: Difference, times: tuple[Times, Times], floor: flo
 
 def _runs_a_side(times: tuple[Times, Times]) -> str:
     runs = min(len(side.runs) for side in times)
-    return f"{runs} runs a side" if runs > 1 else "one run a side"
+    return f"{runs} runs per side" if runs > 1 else "one run per side"
 
 
 def _source(before: RegionSide, after: RegionSide) -> str:

@@ -108,11 +108,12 @@ def _swept(configurations: Mapping[str, Mapping[str, object]], typed: Sequence[s
 
 
 def _common_stage(reports: Mapping[str, NCUProfileRegionReport]) -> str:
-    """The stage that most jobs have; of those, one with tokens, and the longest."""
-    found: dict[str, list[NCUProfileRegion]] = {}
-    for report in reports.values():
-        for region in stage_regions(report):
-            found.setdefault(region.key, []).append(region)
+    """The stage that most jobs have as a region; of those, one with tokens, and the longest.
+
+    What the stages of a report are depends on where its time goes: of one job it may be a part of what it is of another.
+    """
+    stages = dict.fromkeys(region.key for report in reports.values() for region in stage_regions(report))
+    found = {key: [r for report in reports.values() if (r := _region(report, key)) is not None] for key in stages}
 
     def worth(key: str) -> tuple[int, int, int]:
         regions = found[key]
@@ -121,9 +122,14 @@ def _common_stage(reports: Mapping[str, NCUProfileRegionReport]) -> str:
     return max(found, key=worth, default="")
 
 
+def _region(report: NCUProfileRegionReport, key: str) -> NCUProfileRegion | None:
+    scope = report.main_scope
+    return next((r for r in scope.regions if r.key == key), None) if scope is not None else None
+
+
 def _job(name: str, values: dict[str, str], report: NCUProfileRegionReport, stage: str) -> SweepJob:
     stages = stage_regions(report)
-    region = next((r for r in stages if r.key == stage), stages[0] if stages else None)
+    region = _region(report, stage) or (stages[0] if stages else None)
     if region is None:
         return SweepJob(name, values, problem="Its report has no stages.")
     steady = region.timing.steady if region.timing is not None else None

@@ -42,17 +42,17 @@ def readiness(checks: Sequence[Check], *, tried: bool) -> Readiness:
     blockers = {purpose: [c for c in checks if purpose in c.blocks] for purpose in BOTH}
     timeline, counters = (not blockers[purpose] for purpose in BOTH)
     if timeline and counters:
-        how = "" if tried else " (by what was found; nothing was tried)"
-        return Readiness(True, True, f"Profiling would work: timeline and counters{how}.")
+        how = "" if tried else " (judging by what was found; nothing was run)"
+        return Readiness(True, True, f"Profiling works here: timeline and counters{how}.")
     if not timeline and not counters:
         both = [c for c in blockers["timeline"] if c in blockers["counters"]]
         rest = [c for purpose in BOTH for c in blockers[purpose] if c not in both]
-        return Readiness(False, False, f"Profiling would not work: {_reasons([*both, *rest])}.")
+        return Readiness(False, False, f"Profiling does not work here: {_reasons([*both, *rest])}.")
     works, fails = (
-        ("the timeline", "Counters") if timeline else ("counters (`ncu` by hand)", "A timeline"),
+        ("the timeline does", "Counters do") if timeline else ("counters (`ncu` by hand) do", "The timeline does"),
         blockers["counters" if timeline else "timeline"],
     )
-    return Readiness(timeline, counters, f"{works[1]} would not work: {_reasons(fails)}; {works[0]} would.")
+    return Readiness(timeline, counters, f"{works[1]} not work here: {_reasons(fails)}; {works[0]}.")
 
 
 def _reasons(checks: Sequence[Check]) -> str:

@@ -52,6 +52,14 @@ def call_kind(name: str) -> str:
     return next((kind for kind, pattern in _CALLS if pattern.search(name)), "other")
 
 
+_OF_CUDA = re.compile(r"cu(da)?[A-Z]\w*")
+
+
+def is_call(name: str) -> bool:
+    """Is it a call of the CUDA API, by its name?"""
+    return _OF_CUDA.fullmatch(name) is not None
+
+
 @lru_cache(maxsize=4096)
 def code_kind(name: str) -> str:
     """Of a range, operator or function: `data` where it reads or prepares input, `compile`, `plan`, `wait`, or nothing special."""

@@ -11,46 +11,46 @@ _SERVE = ("measure", "profile")  # verbs that may run a server
 SERVING: tuple[Option[Any], ...] = (
     Option(
         flag="--window", kind="count", metavar="N", verbs=_SERVE, to="serving.window",
-        help="Of a server: end it after N steps once it serves.",
+        help="For a server: end it N steps after it is ready.",
     ),
     Option(
         flag="--window-after", metavar="TIME|TEXT", verbs=_SERVE, to="serving.after",
-        help="Of a server: count from this time on, as in 60s, or from when it prints this text.",
+        help="For a server: start counting after this time, such as 60s, or when it prints this text.",
     ),
     Option(
         flag="--load", kind="count", metavar="N", verbs=_SERVE, to="serving.load",
-        help="Send N requests to the server, which has to speak OpenAI's protocol on this machine.",
+        help="Send N requests to the server, which must run on this machine and speak the OpenAI protocol.",
     ),
     Option(
         flag="--concurrency", kind="count", default=8, metavar="C", verbs=_SERVE, to="serving.concurrency",
-        help="With --load: requests under way at once.",
+        help="With --load: number of concurrent requests.",
     ),
     Option(
         flag="--prompt-tokens", kind="count", default=512, metavar="P", verbs=_SERVE, to="serving.prompt_tokens",
-        help="With --load: words of each prompt, about a token each.",
+        help="With --load: words per prompt, about one token each.",
     ),
     Option(
         flag="--output-tokens", kind="count", default=128, metavar="O", verbs=_SERVE, to="serving.output_tokens",
-        help="With --load: tokens of each answer.",
+        help="With --load: tokens per answer.",
     ),
     Option(
         flag="--url", default="http://127.0.0.1:8000", metavar="URL", verbs=_SERVE, to="serving.url",
-        help="With --load: where the server listens.",
+        help="With --load: address of the server.",
     ),
     Option(
         flag="--load-model", metavar="NAME", verbs=_SERVE, to="serving.load_model",
-        help="With --load: the model to ask for (default: the first that the server lists).",
+        help="With --load: model to request (default: the first that the server lists).",
     ),
     Option(
         flag="--keep", kind="switch", default=False, verbs=_SERVE, to="serving.keep",
-        help="Let the server go on when the window is closed; Ctrl-C ends it, and the report is built.",
+        help="Keep the server running after the window closes; Ctrl-C ends it and builds the report.",
     ),
     Option(
         flag="--server-counters", kind="switch", default=False, verbs=("profile",), to="serving.counters",
-        help="Take counters of the server, too, of a few steps: ncu makes every request wait meanwhile.",
+        help="Also collect counters of a few steps of the server; every request waits for ncu meanwhile.",
     ),
     Option(
         flag="--load-command", metavar="CMD", verbs=_SERVE, to="serving.load_command",
-        help="Start a load generator of your own once the server serves; when it ends, the server is ended.",
+        help="Start your own load generator once the server is ready; when it exits, the server is ended.",
     ),
 )  # fmt: skip

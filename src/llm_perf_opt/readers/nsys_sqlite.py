@@ -130,7 +130,7 @@ def _timeline(export: Export, launch_config: bool, progress: Progress | None) ->
         environment=read_environment(export, devices),
         diagnostics=export.diagnostics,
         gpu_facts=facts,
-        traffic=read_traffic(export) if launch_config else {},
+        traffic=read_traffic(export),
         only_once=build_once(once, process_ids),
         messages=read_messages(export, kernel_work, thread_ids),
     )

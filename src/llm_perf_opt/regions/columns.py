@@ -233,6 +233,10 @@ class OperatorCalls:
     def __len__(self) -> int:
         return len(self.start)
 
+    def chosen(self, which: Bools) -> OperatorCalls:
+        times, numbers = (self.start[which], self.end[which]), (self.thread[which], self.name[which])
+        return OperatorCalls(*times, *numbers, self.inputs[which])
+
     @staticmethod
     def empty() -> OperatorCalls:
         times, numbers = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int32)

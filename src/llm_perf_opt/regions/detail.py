@@ -56,7 +56,7 @@ class Instances:
 
 @define(eq=False)
 class HostCode:
-    """Lines of the program that launching threads were in, window by window: the longest where there are many."""
+    """What launching threads were in, window by window: lines, or else operators and calls; of many the longest."""
 
     window: Int32s
     place: Int32s  # index into the timeline's strings

@@ -86,7 +86,7 @@ class Fix:
     gain_share: float  # of the time of the instance; the gains of a stage never add up to more than 1
     action: str
     because: str
-    gain_interval_ns: list[float] | None = None  # None: `gain_ns` is the most that could be won
+    gain_interval_ns: list[float] | None = None  # None: in a report of an older version
     lines: list[CodeLine] = Factory(list)
     tried: dict[str, Any] | None = None  # what happened when it was tried; None: it was not
     also: list[AlsoIn] = Factory(list)  # other stages that the same thing gains in, most in all first

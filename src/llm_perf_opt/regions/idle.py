@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from attrs import Factory, define
 
+from llm_perf_opt.metrics.quantity import nanoseconds, shown
 from llm_perf_opt.regions.fixes import IdleLine
+
+_FILLED = 0.9  # of the time from step to step, from which on nothing else is said to lie in it
 
 
 @define(frozen=True)
@@ -38,6 +41,9 @@ class IdleTime:
     sizes: list[GapSize] = Factory(list)  # largest first
     causes: list[IdleCause] = Factory(list)  # most time first
     lines: list[IdleLine] = Factory(list)  # where the host was meanwhile, most time first; empty where nothing tells
+    # By cause, "" of all together: the 10th and the 90th percentile of the steady instances as parts of their mean, which
+    # lies between them; empty where there is one instance.
+    spread: dict[str, list[float]] = Factory(dict)
 
     def by_cause(self) -> dict[str, int]:
         """Time of each cause, most first."""
@@ -59,3 +65,20 @@ class GpuSide:
     idle_ns: int  # of that, the GPU ran nothing of the process
     idle_between_ns: int  # of that, between the end of one instance and the start of the next
     step_ns: int | None  # from start to start, median; None where there is but one
+
+    @property
+    def each(self) -> str:
+        """How long one takes: from step to step, if little else lies between two, or else its own time on average."""
+        if self.step_ns is None:
+            return ""
+        mean = self.time_ns / self.instances
+        return (
+            f"one every {shown(nanoseconds(self.step_ns))}"
+            if self.fills_steps
+            else f"{shown(nanoseconds(mean))} each on average"
+        )
+
+    @property
+    def fills_steps(self) -> bool:
+        """Little else lies between two: what one takes is the time from step to step."""
+        return self.step_ns is not None and self.time_ns >= _FILLED * self.step_ns * self.instances

@@ -52,7 +52,7 @@ def steadily(region: NCUProfileRegion) -> str:
     instances = timing.steady.instances // timing.runs if timing else 0
     side = region.performance.gpu_side if region.performance else None
     if side is not None and side.step_ns is not None:  # its times are the GPU's: those of the ranges say nothing
-        each = f" in {side.instances:,} steps, one every {shown(nanoseconds(side.step_ns))}"
+        each = f" in {side.instances:,} steps, {side.each}"
     elif timing and instances > 1 and timing.steady.median_ns is not None:
         each = f" in {instances:,} instances, median {_time(timing.steady.median_ns)}"
     warmup = warmup_note(region)

@@ -27,6 +27,7 @@ from llm_perf_opt.regions.columns import (
     Work,
 )
 from llm_perf_opt.regions.traffic import SampledGpu
+from llm_perf_opt.regions.used_gpus import UsedGpus
 
 _WORK_COLUMNS = ("start", "end", "process", "device", "name", "host_time", "thread", "graph_node")  # that all have
 _Shift = Callable[[NDArray[Any]], NDArray[Any]]
@@ -70,10 +71,11 @@ def merge_timelines(timelines: list[Timeline]) -> Timeline:
 
 
 def _traffic(timelines: list[Timeline]) -> list[SampledGpu]:
-    """Each GPU with the processes of its own recording."""
+    """Each GPU with the processes of its own recording; none that ranks share."""
     found, before = [], 0
-    for timeline in timelines:
-        for gpu in timeline.sampled_gpus:
+    used = [UsedGpus.of(timeline) for timeline in timelines]
+    for timeline, own in zip(timelines, used, strict=True):
+        for gpu in timeline.sampled_gpus if not own.shares_with(used) else ():
             first, end = before + gpu.first_process, before + gpu.end_process
             found.append(evolve(gpu, first_process=first, end_process=end))
         before += len(timeline.processes)

@@ -2,8 +2,7 @@
 
 Everything here is built once, by `analysis`, and only read afterwards: a report with something added is another
 report (`attrs.evolve`). Regions and their numbers are filled in step by step while they are built, so that only the
-classes around and below them are frozen. Times are integer nanoseconds
-unless the field's name says `_ms`; a value that was not measured is `None`, never zero.
+classes around and below are frozen. Times are integer nanoseconds; a value that was not measured is `None`, never zero.
 """
 
 from __future__ import annotations
@@ -270,7 +269,8 @@ class Opportunity:
     kernels: list[str] = Factory(list)  # the short names that take most of it
     rule: str = ""  # id of the cause: "launch.graph", "copy.host" …
     because: str = ""  # what of the numbers says so
-    interval: list[Quantity] | None = None  # that `recoverable` lies in; None: it is the most that could be won
+    interval: list[Quantity] | None = None  # that `recoverable` lies in; None: in a report of an older version
+    lines: list[CodeLine] = Factory(list)  # that it comes from, most of `time` first; of all instances
 
 
 @define(frozen=True)

@@ -79,6 +79,17 @@ class RankSteps:
     ranks: list[RankRow]
 
 
+_MOST_NAMED = 4
+
+
+def differing_ranks(steps: RankSteps) -> str:
+    """What ranks do differently, in words; empty where none stands out. Of two, each differs from the other."""
+    differing = [row for row in steps.ranks if row.why]
+    if len(differing) == len(steps.ranks) > 2:
+        return ""
+    return "; ".join(f"{row.label}: {row.why}" for row in differing[:_MOST_NAMED])
+
+
 @define(frozen=True)
 class RankLoad:
     """What one rank has to do of something that all wait for."""

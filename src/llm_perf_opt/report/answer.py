@@ -66,7 +66,13 @@ class ShownFix:
         """All of it in one line."""
         tried = f" {self.tried}" if self.tried else ""
         also = f" {self.also}" if self.also else ""
-        return f"{self.where}: {self.fix.action.rstrip('.')}: {self.gain}. {self.fix.because}.{self.at}{also}{tried}"
+        gain = f"{self.gain.removeprefix('up to ')}, expected {self.interval}" if self.interval else self.gain
+        return f"{self.where}: {self.fix.action.rstrip('.')}: {gain}. {self.fix.because}.{self.at}{also}{tried}"
+
+    @property
+    def interval(self) -> str:
+        """What the gain may be instead: `8.67 ms to 14.6 ms`."""
+        return " to ".join(map(duration, self.fix.gain_interval_ns or ()))
 
     @property
     def tried(self) -> str:

@@ -52,12 +52,16 @@ class Card:
     parts: list[Part]
     parts_missing: str
     facts: list[Fact]
+    advice: str = ""  # what to do about it, in the words of the answer where that has a fix for the stage
 
 
 def cards(view: View, place: dict[str, int]) -> list[Card]:
     """`place`: key -> number of the region on the page."""
-    make = _host_card if view.host_only else _card
-    return [make(region, place[region.key]) for region in view.stages if region.key in place]
+    shown = [region for region in view.stages if region.key in place]
+    if view.host_only:
+        return [_host_card(region, place[region.key]) for region in shown]
+    fixes = view.report.answer.fixes_of
+    return [_card(region, place[region.key], [fix.action for fix in fixes(region.key)]) for region in shown]
 
 
 def _host_card(region: NCUProfileRegion, place: int) -> Card:
@@ -69,7 +73,8 @@ def _host_card(region: NCUProfileRegion, place: int) -> Card:
     return Card(region, place, wall, "wall time", evaluated_instances(region), None, [], "", facts)
 
 
-def _card(region: NCUProfileRegion, place: int) -> Card:
+def _card(region: NCUProfileRegion, place: int, fixes: Sequence[str]) -> Card:
+    verdict = region.performance.verdict if region.performance else None
     wall, _ = evaluated_times(region)
     timed = wall is not None
     parts = _parts(region)
@@ -80,11 +85,19 @@ def _card(region: NCUProfileRegion, place: int) -> Card:
         stage_time(region),
         f"wall time{without_profiler(region)}" if timed else "GPU time",
         evaluated_instances(region),
-        region.performance.verdict if region.performance else None,
+        verdict,
         parts,
         "" if parts else missing,
         _facts(region),
+        _advice(verdict, fixes),
     )
+
+
+def _advice(verdict: Verdict | None, fixes: Sequence[str]) -> str:
+    """To measure more (`next_step`) is not what to do first where a fix is known."""
+    if verdict is None:
+        return ""
+    return f"{fixes[0].rstrip('.')}." if verdict.next_step and fixes else verdict.advice
 
 
 def _parts(region: NCUProfileRegion) -> list[Part]:

@@ -7,10 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from attrs import define
+
 from llm_perf_opt.diagnosis import Diagnosis
+from llm_perf_opt.inject.lever_rules import rules_with_levers
 from llm_perf_opt.options.serving import SERVING
-from llm_perf_opt.regions.model import NCUProfileRegionReport
-from llm_perf_opt.regions.names import printable
+from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport
+from llm_perf_opt.regions.names import printable, visible
 from llm_perf_opt.regions.ranking import is_host_only, stage_regions
 from llm_perf_opt.report.answer import answer_of
 from llm_perf_opt.report.text import full_label
@@ -18,15 +21,21 @@ from llm_perf_opt.rundir.command_lines import HIDDEN
 
 _LOGS = ("measure/workload.log", "workload.log", "stage1.log")  # what the program printed
 _LONGEST_COMMAND = 200  # characters; one that was cut could not be typed
+_LONGEST_SHOWN = 2 * _LONGEST_COMMAND
 _OF_THE_PROGRAM = "WORKLOAD_"  # how the codes begin that say the program itself failed
+_UNEXPLAINED = "host.unknown"  # a fix that asks for another recording
 _OF_RUNNERS = "--resolved"  # a built-in model is started with a file of its run, gone by now: nobody can type that
 
 
-def print_closing(result: str, page: Path | None, following: str) -> None:
-    """The three sentences; `page` is None where none was written. A line each: paths and commands are copied."""
+def print_closing(result: str, page: Path | None, following: str, *, leaves_page: bool = True) -> None:
+    """The three sentences; `page` is None where none was written. A line each: paths and commands are copied.
+
+    Verbs that never leave a page say what was found, and what to type next.
+    """
     from llm_perf_opt.report.terminal import console
 
-    lines = [("Result:", result), ("Page:", str(page) if page else "none was written"), ("Next:", following)]
+    shown = str(page) if page else "none was written" if leaves_page else ""
+    lines = [("Result:", result), ("Page:", shown), ("Next:", following)]
     for label, text in lines:
         if text:
             console().print(f"{label} {printable(text)}", markup=False, soft_wrap=True)
@@ -70,6 +79,44 @@ def next_of(report: NCUProfileRegionReport, out: Path) -> str:
     if program:
         return f"change the program, run it again, then: llm-perf compare {place} NEW_RUN"
     return f"llm-perf show {place} {stage}" if (out / "report.json").is_file() else ""
+
+
+@define(frozen=True)
+class Following:
+    """A command to type next, and what it does."""
+
+    command: str
+    why: str
+
+
+def following_of(report: NCUProfileRegionReport) -> Following | None:
+    """What leads on for somebody who has the page alone: a command that needs no file of the run."""
+    answer = report.answer
+    stage = next((region for region in stage_regions(report) if region.key == answer.stage), None)
+    if _failure(report) or stage is None or report.rank_steps is not None:
+        return None
+    program, options = _program(report) or "CMD", [*_marked(report), *_serving(report)]
+    asks = stage.performance.verdict.next_step if stage.performance is not None else ""
+    verb, why = "profile", "once the program is changed; llm-perf compare then says whether it helped"
+    if is_host_only(report):
+        why = "shows what limits each stage, and what to fix first"
+    elif _can_be_tried(report, stage):
+        verb, why = "try", "tries the known fixes without changing the program, and compares the outputs"
+    elif not answer.fixes or answer.fixes[0].rule == _UNEXPLAINED:
+        why = "records the source lines and the counters"
+    elif asks and not asks.startswith("llm-perf profile"):
+        return Following(visible(asks, _LONGEST_SHOWN), "tells more.")
+    said = " (CMD: the command that starts the program)" if program == "CMD" else ""
+    command = " ".join(["llm-perf", verb, shlex.join([*options, "--"]), program])
+    return Following(visible(command, _LONGEST_SHOWN), f"{why}{said}.")
+
+
+def _can_be_tried(report: NCUProfileRegionReport, stage: NCUProfileRegion) -> bool:
+    """The first fix, by a lever, on a program that ends by itself; kernels recorded alone may be of any language."""
+    fixes, served = report.answer.fixes, bool(_serving(report)) or bool(stage.timing and stage.timing.steps)
+    if not fixes or served or stage.wall_ns is None or any(fix.tried for fix in fixes):
+        return False
+    return fixes[0].rule != _UNEXPLAINED and fixes[0].rule in rules_with_levers()
 
 
 def print_failure(diagnostics: Sequence[Diagnosis], command: object, out: Path) -> None:

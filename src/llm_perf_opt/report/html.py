@@ -25,6 +25,7 @@ from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport,
 from llm_perf_opt.regions.names import visible
 from llm_perf_opt.report.accounting import accounts
 from llm_perf_opt.report.cards import Card, cards
+from llm_perf_opt.report.closing import following_of
 from llm_perf_opt.report.collective_rows import HEAD as COLLECTIVE_HEAD
 from llm_perf_opt.report.collective_rows import WORDS, collective_table
 from llm_perf_opt.report.identity import date_words, identity, notices, program_name, tab_title
@@ -118,6 +119,7 @@ def render_html(view: View) -> str:
         more_stages=len(stages[_STAGES:]),
         accounts=accounts(view),
         answer=view.answer,
+        following=following_of(report),
         scopes=_scopes(view),
         scope_stages=[full_label(region) for region in view.stages[:_SCOPE_STAGES]],
         lines=_lines(view),

@@ -70,7 +70,7 @@ def _weight(line: LineRecord) -> float:
 def _row(line: LineRecord) -> LineRow:
     launched = (f"{line.calls:,}", shown(line.time), percent(line.share)) if line.calls else (NOT_MEASURED,) * 3
     cells = (*launched, shown(line.idle), shown(line.flops), shown(line.dram), percent(line.of_roof))
-    what = ", ".join(visible(name, 60) for name in (line.operators or line.kernels)[:2])
+    what = ", ".join(visible(name, 60) for name in (line.operators or line.kernels)[:2]) or NOT_MEASURED
     return LineRow(
         place_words(line.file, line.line, line.function),
         visible(line.file, 200),

@@ -394,12 +394,16 @@ def _strip(
 
 
 def _code(detail: TimelineDetail, begin: Int64s) -> dict[str, Any]:
-    """The lines that the launching thread was in."""
+    """What the launching thread was in: lines, or else operators and calls."""
     code = detail.code
     used, place = np.unique(code.place, return_inverse=True)
-    known = [parse_place(detail.strings[number]) for number in used.tolist()]
+    names = [detail.strings[number] for number in used.tolist()]
+    known = [(name, parse_place(name)) for name in names]
     return {
-        "places": ["" if p is None else f"{visible(p.name, 60)}:{p.line} {visible(p.function, 60)}" for p in known],
+        "places": [
+            visible(name, 60) if p is None else f"{visible(p.name, 60)}:{p.line} {visible(p.function, 60)}"
+            for name, p in known
+        ],
         "place": place.reshape(-1).tolist(),
         "window": code.window.tolist(),
         "start": (code.start - begin[code.window]).tolist(),

@@ -21,7 +21,7 @@ from llm_perf_opt.analysis.gaps import CAUSES, find_gaps
 from llm_perf_opt.analysis.verdicts.idle_causes import idle_words
 from llm_perf_opt.regions.attribution import Attribution
 from llm_perf_opt.regions.budget import in_rows
-from llm_perf_opt.regions.columns import UNKNOWN, CodeSpans, Int32s, Int64s, Timeline, Work
+from llm_perf_opt.regions.columns import CALL, UNKNOWN, CodeSpans, Int32s, Int64s, Timeline, Work
 from llm_perf_opt.regions.intervals import BusyTime
 from llm_perf_opt.regions.names import short_kernel_name
 from llm_perf_opt.regions.operator_calls import operator_spans
@@ -143,6 +143,7 @@ class _Trace:
         yield from self._ranges()
         yield from self._code("line", timeline.code, timeline.strings, _CODE_TRACK)
         yield from self._code("operator", *operator_spans(timeline), _CODE_TRACK + _CALLED)
+        yield from self._calls()
         yield from self._work("kernel", timeline.kernels)
         yield from self._work("gpu_memcpy", timeline.copies)
         yield from self._work("cuda_graph", timeline.graphs)
@@ -181,6 +182,14 @@ class _Trace:
                 span = self._span(int(spans.start[at]), int(spans.end[at]))
                 name = names[int(spans.place[at])]
                 yield {"ph": "X", "cat": what, "name": name, "pid": pid, "tid": tid + offset, **span}
+
+    def _calls(self) -> Iterator[Event]:
+        """Calls of CUDA that the host spends time in: what waits, copies, allocates or loads; where the threads' ranges are."""
+        host, names = self.timeline.host, _texts(self.timeline.strings, self.timeline.host.name)
+        for at in np.flatnonzero((host.kind == CALL) & (host.thread != UNKNOWN)).tolist():
+            track = {"pid": self._pids[int(host.process[at])], "tid": self._tids[int(host.thread[at])]}
+            span = self._span(int(host.start[at]), int(host.end[at]))
+            yield {"ph": "X", "cat": "cuda_runtime", "name": names[int(host.name[at])], **track, **span}
 
     def _nested_ranges(self, mine: Int64s, pid: int, track: int) -> Iterator[Event]:
         ranges = self.timeline.ranges
@@ -354,6 +363,8 @@ def _extent(timeline: Timeline) -> tuple[int, int]:
     starts = [int(c.start.min()) for c in columns if len(c)]
     known = [w.host_time[w.host_time != UNKNOWN] for w in (timeline.kernels, timeline.copies, timeline.graphs)]
     starts += [int(times.min()) for times in known if len(times)]
+    called = timeline.host.start[(timeline.host.kind == CALL) & (timeline.host.thread != UNKNOWN)]
+    starts += [int(called.min())] if len(called) else []
     ends = [int(c.end.max()) for c in columns if len(c)]
     return min(starts, default=0), max(ends, default=0)
 

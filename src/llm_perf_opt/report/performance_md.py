@@ -82,7 +82,10 @@ def fix_lines(view: View) -> list[str]:
         return []
     lines = ["", "## What to fix first", ""]
     lines += [f"{number}. {plain(found.text)}" for number, found in enumerate(fixes[:_FIXES], 1)]
-    lines += ["", "Times are upper limits: what would be saved if nothing waited and every kernel ran at its roof."]
+    lines += [
+        "",
+        "A gain is what would be saved if nothing waited and every kernel ran at its roof; the interval is what to expect.",
+    ]
     hidden = len(fixes) - _FIXES
     return [*lines, f"{hidden} more are in `report.json`."] if hidden > 0 else lines
 

@@ -129,7 +129,7 @@ def each_ns(region: NCUProfileRegion) -> float | None:
     """What one steady instance takes, where there are several."""
     side = region.performance.gpu_side if region.performance else None
     if side is not None:  # the stage's time is the GPU's then, too
-        return side.step_ns
+        return side.step_ns if side.fills_steps else None
     steady = region.timing.steady if region.timing else None
     return steady.median_ns if steady is not None and steady.instances > 1 else None
 
@@ -191,7 +191,7 @@ def _needs_counters(metric: str) -> Callable[[NCUProfileRegion], str]:
         if lacking := [text for text in work.missing if text.startswith(about)]:
             return lacking[0]
         counted = bool(work.flops or work.dram or work.l2)
-        return "the counters it needs were not collected" if counted else "needs counters of ncu"
+        return "the counters it needs were not collected" if counted else "needs ncu counters"
 
     return reason
 
@@ -207,7 +207,7 @@ def _no_kernels(region: NCUProfileRegion) -> bool:
 def _limit_missing(region: NCUProfileRegion) -> str:
     if region.performance is None:
         return ""
-    return _WITHOUT_KERNELS if _no_kernels(region) else "needs counters of ncu and the GPU's peaks"
+    return _WITHOUT_KERNELS if _no_kernels(region) else "needs ncu counters and GPU peaks"
 
 
 def _used_column(metric: str, title: str, hint: str, *, busy: bool, width: int | None = None) -> StageColumn:

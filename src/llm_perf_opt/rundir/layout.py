@@ -89,13 +89,10 @@ def _rows(step: Writer, share: Share, about: str, *paths: str, retaken: bool = F
 
 
 _STAGE1_ABOUT = "stage 1 of the built-in workload: times of its stages, operators, FLOPs and bytes by formula"
-_UNDER_PROFILERS = "the same files of the built-in workload as it ran under the profilers"
+_UNDER_PROFILERS = "the same files of the built-in workload when run under the profilers"
 _WORKLOAD = (
     Artefact(
-        "env.json",
-        "run",
-        "environment",
-        "variables of the environment that are known to matter, where their values are plain",
+        "env.json", "run", "environment", "environment variables that are known to matter, if their values are plain"
     ),
     Artefact("inputs.yaml", "run", "settings", "the inputs of the built-in workload"),
     Artefact("predictions.jsonl", "stage1", "output", "what the built-in workload generated"),
@@ -104,14 +101,14 @@ _WORKLOAD = (
     Artefact("torch_profiler/trace.json", "stage1", "text", _STAGE1_ABOUT, input="timeline"),
     *_rows("stage1", "text", _STAGE1_ABOUT, *(f"static_analysis/static_compute.{ending}" for ending in ("json", "md"))),
 )
-_TIMELINE = "the timeline, as SQLite and in the format of nsys"
-_LOAD = "of a server: how long its answers took, as the built-in client saw it"
-_GENERATOR = "of a server: what the load generator printed"
-_VERIFICATION = "with `--verify`: the regions measured as wholes; not mixed into the report's values"
-_SECTIONS = "the sections that were asked for: ncu's own details page, or else counters under ncu's section titles"
-_WINDOWS = "where ncu was switched on and off from inside the program, and what the program noted"
+_TIMELINE = "the timeline, as SQLite and in nsys's own format"
+_LOAD = "for servers: how long answers took, as seen by the built-in client"
+_GENERATOR = "for servers: output of the load generator"
+_VERIFICATION = "with `--verify`: whole regions, measured; not mixed into the report's values"
+_SECTIONS = "the requested sections: ncu's own details page, or counters under ncu's section titles"
+_WINDOWS = "where ncu was switched on and off from inside the program, with notes from the program"
 _REGION_FILES = ("report.md", "kernels.csv", "metrics.csv", "sections.txt")
-_HERE_ONLY = "of use to the run itself only: locks, space for its last words, the list of the report's files"
+_HERE_ONLY = "only for the run itself: locks, reserved disk space, the list of the report's files"
 
 ARTEFACTS: tuple[Artefact, ...] = (
     Artefact(
@@ -119,26 +116,26 @@ ARTEFACTS: tuple[Artefact, ...] = (
         "run",
         "commands",
         "what ran, tool versions, GPU, driver, clocks before and after, every command with exit code, time and "
-        "diagnoses; written as the run goes",
+        "diagnoses; updated during the run",
     ),
-    Artefact(JOB, "run", "commands", "of a job with one llm-perf a rank: launcher, ranks and command"),
+    Artefact(JOB, "run", "commands", "for jobs with one llm-perf per rank: launcher, ranks and command"),
     *_rows("run", "leave out", _HERE_ONLY, LOCK, RESERVE, REPORT_LIST, REPORT_LOCK, MERGED_BY, "nsys/.program.pid"),
-    Artefact("config.yaml", "run", "settings", "what was asked for"),
-    Artefact("plan.json", "run", "commands", "which launches were planned, and what they were to cost"),
+    Artefact("config.yaml", "run", "settings", "the requested settings"),
+    Artefact("plan.json", "run", "commands", "which launches were planned, and their predicted cost"),
     *_rows(
         "run",
         "cmd",
         "the commands, to paste into a shell",
         *(f"{f}cmd.txt" for f in ("", "nsys/", "ncu/", "measure/", "try/")),
     ),
-    Artefact("annotate.jsonl", "nsys", "output", "what the injected ranges noted", retaken=True),
+    Artefact("annotate.jsonl", "nsys", "output", "notes of the injected ranges", retaken=True),
     Artefact(
-        *("measure/run.json", "measure", "report", "what the program's ranges take without a profiler"),
+        *("measure/run.json", "measure", "report", "times of the program's ranges without a profiler"),
         input="measured",
         retaken=True,
     ),
-    Artefact("measure/annotate.jsonl", "measure", "output", "what the injected timers noted", retaken=True),
-    Artefact("measure/workload.log", "measure", "output", "what the program printed in each run", retaken=True),
+    Artefact("measure/annotate.jsonl", "measure", "output", "notes of the injected timers", retaken=True),
+    Artefact("measure/workload.log", "measure", "output", "output of the program in each run", retaken=True),
     *_rows("measure", "text", _LOAD, "measure/load.json"),
     *_rows("nsys", "text", _LOAD, "nsys/load.json"),
     *_rows("ncu", "text", _LOAD, "ncu/load.json"),
@@ -148,20 +145,20 @@ ARTEFACTS: tuple[Artefact, ...] = (
     *_rows("run", "leave out", _HERE_ONLY, ".window-start", ".window-stop"),
     Artefact("try.json", "try", "report", "which levers were tried, what each gained, and whether the outputs agree"),
     Artefact("try.html", "try", "page", "the same as a page"),
-    Artefact("try/workload.log", "try", "output", "what the program printed in each run"),
-    Artefact("stage1.log", "stage1", "output", "what stage 1 printed", retaken=True),
-    Artefact("workload.log", "nsys", "output", "what the program printed in each run", retaken=True),
+    Artefact("try/workload.log", "try", "output", "output of the program in each run"),
+    Artefact("stage1.log", "stage1", "output", "output of stage 1", retaken=True),
+    Artefact("workload.log", "nsys", "output", "output of the program in each run", retaken=True),
     # -- the timeline
     Artefact("nsys/run.sqlite", "export", "sqlite", _TIMELINE, "nsys/*.sqlite", "timeline", pack=True, retaken=True),
     Artefact("nsys/run.nsys-rep", "nsys", "drop", _TIMELINE, "nsys/*.nsys-rep", "timeline", pack=True, retaken=True),
-    Artefact("nsys/run.qdstrm", "nsys", "drop", "a timeline that was not finished", wide="nsys/*.qdstrm", retaken=True),
+    Artefact("nsys/run.qdstrm", "nsys", "drop", "an unfinished timeline", wide="nsys/*.qdstrm", retaken=True),
     Artefact("nsys/*.qdrep", "nsys", "drop"),
     Artefact(
         *("nsys/summary_cuda_gpu_kern_sum.csv", "stats", "text", "nsys's own table of the kernels"),
         wide="nsys/*.csv",
         pack=True,
     ),
-    Artefact("nsys/nsys.log", "nsys", "profiler log", "what the profilers printed", wide="nsys/*.log", retaken=True),
+    Artefact("nsys/nsys.log", "nsys", "profiler log", "output of the profilers", wide="nsys/*.log", retaken=True),
     Artefact("nsys/window.json", "nsys", "text", "after which range the program was ended", retaken=True),
     Artefact(f"nsys/{TRAFFIC_SET}", "nsys", "text", "which counters of the whole GPU were sampled"),
     *_WORKLOAD,
@@ -171,8 +168,8 @@ ARTEFACTS: tuple[Artefact, ...] = (
     Artefact(
         "ncu/{capture}.ncu-rep", "ncu", "ncu-rep", "counters of one capture", input="counters", pack=True, retaken=True
     ),
-    Artefact("ncu/{capture}-workload.log", "ncu", "output", "what the program printed in each run", retaken=True),
-    Artefact("ncu/{capture}.log", "ncu", "profiler log", "what the profilers printed", retaken=True),
+    Artefact("ncu/{capture}-workload.log", "ncu", "output", "output of the program in each run", retaken=True),
+    Artefact("ncu/{capture}.log", "ncu", "profiler log", "output of the profilers", retaken=True),
     Artefact("ncu/{capture}-windows.json", "ncu", "text", _WINDOWS, retaken=True),
     Artefact("ncu/{capture}-windows.jsonl", "ncu", "output", _WINDOWS, retaken=True),
     Artefact("ncu/raw-{capture}.csv", "raw", "text", "the counters as a table", pack=True, retaken=True),
@@ -189,10 +186,10 @@ ARTEFACTS: tuple[Artefact, ...] = (
     *_rows(
         "report", "report", "regions and kernels as tables", "regions.csv", "kernels.csv", "kernels.md", "kernels.*"
     ),
-    *_rows("report", "report", "a page for people who do not profile", "stakeholder_summary.md"),
+    *_rows("report", "report", "a page for readers who do not profile", "stakeholder_summary.md"),
     *_rows("report", "report", "the pictures of the report", "pictures/*.svg"),
-    *_rows("report", "report", "a copy of the report beside its regions", "ncu/regions/report.json"),
-    *_rows("report", "report", "a copy of the report beside its regions", "ncu/regions/report.md"),
+    *_rows("report", "report", "a copy of the report next to its regions", "ncu/regions/report.json"),
+    *_rows("report", "report", "a copy of the report next to its regions", "ncu/regions/report.md"),
     *_rows("report", "report", "a folder for each region", *(f"ncu/regions/*/{name}" for name in _REGION_FILES)),
     *_rows("report", "report", "", *(f"regions/*/{name}" for name in _REGION_FILES)),
     *_rows("hydra", "settings", "the configuration and log of the Hydra runners", ".hydra/*.yaml"),

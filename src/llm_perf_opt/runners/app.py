@@ -72,6 +72,9 @@ def start(job: Job, words: Sequence[str] | None = None) -> int:
             said = " ".join(line.strip() for line in str(error).splitlines()[:2] if line.strip())
             print_error(UserError(f"Hydra cannot make a configuration of this: {said}", fix))
             return int(ExitCode.BAD_INPUT)
+        except UserError as error:  # of a launcher
+            print_error(error)
+            return int(error.code)
         except OSError as error:  # a job answers for its own; this one is Hydra making the run directory
             where = f"The run directory {error.filename} cannot be made: {error.strerror}."
             print_error(
@@ -93,21 +96,22 @@ class _Task:
 
     def __init__(self, job: Job) -> None:
         self._job = job
+        self._typed = list(_typed)
         # Hydra asks functions for these.
         self.__name__ = getattr(job, "__name__", "job")
         self.__module__ = job.__module__
 
     def __call__(self, config: DictConfig) -> int:
         interrupts.raise_in_order()  # until now there was nothing to lose
+        _typed[:] = self._typed
         # Neither is for the program that is profiled.
         ours = {name: os.environ.pop(name) for name in (_CODES, _FULL_ERROR) if name in os.environ}
         try:
             code = self._run(config)
         finally:
             os.environ.update(ours)
-        # On another machine, where submitit or Ray runs a job, there is no such file: its manifest says how it ended.
-        with contextlib.suppress(OSError, KeyError), Path(ours[_CODES]).open("a", encoding="ascii") as file:
-            file.write(f"{code}\n")
+        # On another machine, where submitit runs a job, there is no such file: its manifest says how it ended.
+        note_code(code)
         if code == ExitCode.INTERRUPTED:
             raise KeyboardInterrupt  # the other jobs of a sweep are not wanted any more
         return code
@@ -134,8 +138,14 @@ class _Task:
 
 
 def typed(module: str) -> list[str]:
-    """What the user typed to start a runner; in a process of a sweep, what Hydra was given."""
-    return ["python", "-m", module, *(_typed or sys.argv[1:])]
+    """What the user typed to start a runner."""
+    return ["python", "-m", module, *_typed]
+
+
+def note_code(code: int) -> None:
+    """For `start`, which gives the worst of all jobs back."""
+    with contextlib.suppress(OSError, KeyError), Path(os.environ[_CODES]).open("a", encoding="ascii") as file:
+        file.write(f"{code}\n")
 
 
 def start_folder() -> Path:

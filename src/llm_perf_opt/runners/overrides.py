@@ -31,8 +31,12 @@ GROUPS = {
     "profiling/torch": "pipeline.torch_profiler",
     "launch": "launch",
 }
-# Of presets that other packages run the jobs of: the package, and the extra that brings it.
-_LAUNCHERS = {"joblib": "hydra_joblib_launcher", "slurm": "hydra_submitit_launcher", "ray": "hydra_ray_launcher"}
+# What presets of launchers need; the extra that brings it has the name of the preset.
+_LAUNCHERS = {
+    "joblib": "hydra_plugins.hydra_joblib_launcher",
+    "slurm": "hydra_plugins.hydra_submitit_launcher",
+    "ray": "ray",
+}
 # Short forms of earlier days, still understood.
 _SHORT = {"profiling.": "pipeline.torch_profiler.", "nvtx.": "pipeline.ncu.ncu_cli.nvtx."}
 _HYDRA_OPTIONS_WITH_VALUE = {
@@ -111,10 +115,8 @@ def _group(group: str, value: str, own: Path | None, sweep: bool) -> str:
             f"Choose from {', '.join(known)}."
             + (" Any local model: model=hf_causal_lm model.path=FOLDER" if group == "model" else ""),
         )
-    if group == "launch" and (package := _LAUNCHERS.get(value)) and find_spec(f"hydra_plugins.{package}") is None:
-        raise UserError(
-            f"launch={value}: Hydra's launcher for it is not installed.", f"pip install 'llm-perf-opt[{value}]'"
-        )
+    if group == "launch" and (module := _LAUNCHERS.get(value)) and find_spec(module) is None:
+        raise UserError(f"launch={value}: {module} is not installed.", f"pip install 'llm-perf-opt[{value}]'")
     place = GROUPS[group]
     return f"{group}{'' if place == group else f'@{place}'}={','.join(choices)}"
 

@@ -30,6 +30,8 @@ _KERNELS_NAMED = 3
 _NO_KERNELS = (HOST_COPY, MEMCPY, COLLECTIVE)  # or none that anybody writes anew
 _MOST = 0.5
 _FEWEST_TO_FUSE = 2
+_FEWEST_BYTES, _MOST_BYTES = 0.35, 0.7  # fewer, as far as is known
+_REACHED = 0.6  # of a roof: what a kernel that is written well reaches at least
 _FEWER_BYTES = 0.5  # what smaller data types or larger batches leave of the traffic, say: 8 bits in place of 16
 
 
@@ -70,7 +72,7 @@ def _at_the_memory_roof(of: Evaluated) -> Iterator[Found]:
     """Kernels that run as fast as the memory allows, where they are most of the time: only fewer bytes help."""
     if (of.facts.numbers["dram_share"] or 0.0) < _MOST:
         return
-    launches, fixes, free = of.roofed.launches, verdict_rules().kernel_fixes, _free(of)
+    launches, fixes, free = of.roofed.launches, verdict_rules().kernel_fixes, free_parts(of)
     near = [bound == "dram" for bound in bounds(of.roofed)]
     rows: dict[tuple[str, str], list[int]] = {}
     for row, (kind, _) in enumerate(launches.timed_kinds):
@@ -86,9 +88,21 @@ def _at_the_memory_roof(of: Evaluated) -> Iterator[Found]:
             continue
         families = list(dict.fromkeys(launches.kinds[kind].family for kind in launches.which[own].tolist()))
         words = {"families": family_names(families), "share_of_roof": shown(nanoseconds(at_roof) / nanoseconds(time))}
-        won = nanoseconds(at_roof * (1 - _FEWER_BYTES) * overlap_scale(of.split))
+        most = nanoseconds(at_roof * overlap_scale(of.split))
+        won, interval = most * (1 - _FEWER_BYTES), (most * _FEWEST_BYTES, most * _MOST_BYTES)
         kind_name = "fusion" if rule == fixes["fusable"] else "kernels"
-        yield Found(rule, kind_name, nanoseconds(time), won, "+".join(families), words, texts=texts)
+        mine = _launched(of, {launches.kinds[kind].kernel_name for kind in launches.which[own].tolist()})
+        yield Found(
+            rule,
+            kind_name,
+            nanoseconds(time),
+            won,
+            "+".join(families),
+            words,
+            texts=texts,
+            interval=interval,
+            rows=mine,
+        )
 
 
 def _above(
@@ -101,8 +115,13 @@ def _above(
     launches, families = of.roofed.launches, {f.family for f in group}
     mine: Bools = np.array([launches.kinds[k].family in families for k in launches.which.tolist()], dtype=np.bool_)
     # What holds kernels back inside the SMs speaks of its own, as do rules that know a better cause.
-    lost = of.roofed.recoverable_ns * _free(of)
-    recoverable = nanoseconds(float(lost[mine & ~of.limits.claimed].sum())) * overlap_scale(of.split)
+    free, spoken = free_parts(of), mine & ~of.limits.claimed
+    lost = of.roofed.recoverable_ns * free
+    # From kernels that reach the roof to those that come near it.
+    least = np.nan_to_num(np.maximum(launches.time_ns - of.roofed.at_roof_ns / _REACHED, 0.0)) * free
+    recoverable, low = (
+        nanoseconds(float(one[spoken].sum())) * overlap_scale(of.split) for one in (lost, np.minimum(least, lost))
+    )
     at_roof = total([f.time_at_roof for f in known if f.time_at_roof is not None], "ns")
     analysed = total([f.analysed for f in known if f.analysed is not None], "ns")
     longest, kinds = _longest(of.roofed, families, lost), launches.kinds
@@ -110,7 +129,7 @@ def _above(
     yield Found(
         rule,
         kind,
-        total([f.time for f in group], "ns"),
+        nanoseconds(float((launches.time_ns * free)[spoken].sum())),
         recoverable,
         family="+".join(f.family for f in group),
         words={
@@ -121,7 +140,14 @@ def _above(
         },
         kernels=list(dict.fromkeys(short_kernel_name(kinds[k].kernel_name) for k in longest)),
         texts=_texts(of, rule, first),
+        interval=(low, recoverable),
+        rows=_launched(of, {launches.kinds[k].kernel_name for k in launches.which[spoken].tolist()}),
     )
+
+
+def _launched(of: Evaluated, kernels: set[str]) -> Bools:
+    """The launches of some kernels that no rule has spoken for."""
+    return of.launched.fits(lambda kind: kind.kernel in kernels) & of.free.rows
 
 
 def _texts(of: Evaluated, rule: str, longest: Kind) -> str:
@@ -133,7 +159,7 @@ def _texts(of: Evaluated, rule: str, longest: Kind) -> str:
     return f"{rule}.newest" if made_for is not None and capability is not None and made_for >= capability else ""
 
 
-def _free(of: Evaluated) -> Floats:
+def free_parts(of: Evaluated) -> Floats:
     """Of each row with counters, the part of its time that no rule has spoken for."""
     shares = of.free.shares(of.launched)
     parts = [shares.get(kind.kernel_name, 1.0) for kind, _ in of.roofed.launches.timed_kinds]

@@ -16,6 +16,8 @@ RULE = Rule(
     ),
     find=above_the_roof("attention.kernel"),
     gain="At most the time above the roof.",
+    before="F.scaled_dot_product_attention(q, k, v)  # FlashAttention-2 on a GPU of compute capability 9",
+    after="with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):  # or FlashAttention-3\n    F.scaled_dot_product_attention(q, k, v)",
     unless="Few sequences are decoded: a step then reads too little to occupy the whole GPU.",
     variants={
         "newest": Words(

@@ -2,26 +2,50 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from attrs import evolve
+
 from llm_perf_opt.analysis.rules.collectives import collectives_found
 from llm_perf_opt.analysis.rules.rule import Rule, Words
+from llm_perf_opt.analysis.verdicts.evaluated import Evaluated
+from llm_perf_opt.analysis.verdicts.findings import Found
+
+_WAITS = ("host.unknown", "host.wait")  # of a stage that has nothing to do yet
+
+
+def _find(of: Evaluated) -> Iterator[Found]:
+    for found in collectives_found("comm.skew")(of):
+        if of.communication.stages is not None:  # beyond its messages, a stage waits with an idle GPU
+            waits = of.free.take_idle(_WAITS, max((found.time - of.communication.exposed).of("ns"), 0.0))
+            found = evolve(found, idle=waits)
+        yield found
+
 
 RULE = Rule(
     id="comm.skew",
     title="Ranks wait for a late one",
-    costs="A collective ends when the last rank has joined it; all others wait.",
-    seen="The same collective takes long on all ranks but one; if only one rank was recorded, one collective takes far longer than others of its kind.",
+    costs="A collective ends when the last rank has joined it; all others wait. A pipeline is as fast as its slowest stage.",
+    seen="The same collective takes long on all ranks but one; if only one rank was recorded, one collective takes far longer than others of its kind. Of ranks that send to one another, one computes longer in each step than the others.",
     words=Words(
         because="{waiting_rank} waits {time} of {now} for later ranks, most for {late_rank}",
         action="find out what {late_rank} does before it joins the collective: more work (imbalance), a slower host, or a later start",
         looks=True,
     ),
-    find=collectives_found("comm.skew"),
-    gain="The time that ranks spend in collectives waiting for the last one.",
+    find=_find,
+    gain="The time that ranks spend in collectives waiting for the last one, from half of it to all; of a pipeline, what its slowest stage computes beyond the average.",
+    before="batch = texts[rank::world]  # one rank has the long ones",
+    after="batch = balanced(texts)[rank]  # the same number of tokens for each rank",
+    unless="The late rank has work that only one can do, such as writing a checkpoint, and does it seldom.",
     variants={
         "unsure": Words(
             because="{odd}, {usual} are usual: perhaps it waits for another rank",
             action="give the recordings of the other ranks too: they tell which rank is late",
             looks=True,
-        )
+        ),
+        "stages": Words(
+            because="{late_rank} computes {late_time} of each step, the stages of the pipeline {mean_time} on average: the others wait for it",
+            action="give {late_rank} less of the model, such as fewer layers, until all stages of the pipeline take equally long",
+        ),
     },
 )

@@ -13,7 +13,6 @@ from llm_perf_opt.analysis.rules.rule import Rule, Words
 from llm_perf_opt.analysis.verdicts.evaluated import Evaluated, from_graphs
 from llm_perf_opt.analysis.verdicts.findings import Found
 from llm_perf_opt.analysis.verdicts.launched import Launched, LaunchKind
-from llm_perf_opt.metrics.quantity import nanoseconds
 from llm_perf_opt.regions.labels import counted
 
 _PIECE = re.compile(r"Torch-Compiled Region: \d+/\d+")
@@ -33,10 +32,9 @@ def _find(of: Evaluated) -> Iterator[Found]:
     taken = of.free.take_idle(_CAUSES, min(idle * entering, of.light.waiting_ns))
     if taken:
         what = f"{counted(len(pieces), 'piece')}, {calls:.0f} calls a step"
-        won = taken * (1 - 1 / len(pieces))  # the whole has to be entered, too
-        interval = nanoseconds(won * _LEAST), nanoseconds(taken * _MOST)
         found = idle_found(of, "compile.breaks", taken, what)
-        yield evolve(found, recoverable=nanoseconds(won), interval=interval)
+        won = found.time * (1 - 1 / len(pieces))  # the whole has to be entered, too
+        yield evolve(found, recoverable=won, interval=(won * _LEAST, found.time * _MOST))
 
 
 def _entering(launched: Launched) -> float:

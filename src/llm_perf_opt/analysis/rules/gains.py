@@ -15,6 +15,7 @@ from attrs import define
 
 from llm_perf_opt.analysis.verdicts.evaluated import Evaluated
 from llm_perf_opt.analysis.verdicts.findings import Found
+from llm_perf_opt.analysis.verdicts.idle_causes import IdlePart
 from llm_perf_opt.analysis.verdicts.launched import LaunchKind
 from llm_perf_opt.analysis.verdicts.rules import verdict_rules
 from llm_perf_opt.analysis.verdicts.times import overlap_scale
@@ -162,13 +163,13 @@ def found_in_kernels(
     *,
     kind: str = "kernels",
     least: float = LEAST,
-    waiting: float = 0.0,
+    waiting: Sequence[IdlePart] = (),
     texts: str = "",
     **words: str,
 ) -> Iterator[Found]:
     """The finding of a rule about the kernels of some rows, where it is worth a word; they are taken then.
 
-    `waiting`: ns of idle time that have the same cause, and are part of `gain`.
+    `waiting`: idle time that has the same cause, and is part of `gain`.
     """
     scale, launched = overlap_scale(of.split), of.launched
     if gain.likely * scale < least * of.light.now.of("ns"):
@@ -183,13 +184,15 @@ def found_in_kernels(
     yield Found(
         rule,
         kind,
-        nanoseconds(launched.time(rows) + waiting),
+        nanoseconds(launched.time(rows) + sum(part.time_ns for part in waiting)),
         nanoseconds(gain.likely * scale),
         family="+".join(families),
         words={"families": family_names(families), **words},
         kernels=list(dict.fromkeys(short_kernel_name(one.kernel) for one in longest))[:_NAMED],
         texts=texts,
         interval=(nanoseconds(gain.low * scale), nanoseconds(gain.high * scale)),
+        rows=rows,
+        idle=waiting,
     )
 
 

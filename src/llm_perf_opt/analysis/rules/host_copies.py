@@ -14,6 +14,7 @@ from llm_perf_opt.metrics.quantity import nanoseconds, shown
 
 _LINK = 50e9  # B/s that pinned memory reaches over PCIe 5 with 16 lanes
 _OTHER_LINKS = (25e9, 55e9)  # over PCIe 4, and at the best
+_HALF = 0.5  # of what may be hidden: what the next step needs cannot wait
 _LATENCY = 2_000  # ns of a copy of no bytes, wherever they lie
 
 
@@ -37,15 +38,14 @@ def _copies(of: Evaluated) -> Iterator[Found]:
     unpinned = 2 * memory.pageable_time_ns >= memory.host_time_ns
     known = memory.pageable_time_ns + memory.pinned_time_ns > 0
     won = (copies * overlap_scale(of.split) if exposed is None else exposed) * of.free.copies
-    interval = None
     if unpinned and known:
         likely, low, high = (
             nanoseconds(max(won.of("ns") - memory.host_bytes / link * 1e9 - memory.host_count * _LATENCY, 0.0))
             for link in (_LINK, *_OTHER_LINKS)
         )
         won, interval = likely, (low, high)
-    elif exposed is not None:  # no more can be hidden than there is to hide it behind; what stays on the GPU is all won
-        interval = min(won, of.light.now - won), won
+    else:  # no more can be hidden than there is to hide it behind; what stays on the GPU is all won
+        interval = min(won, of.light.now - won) * _HALF, won
     yield Found(
         "copy.pinned" if unpinned else "copy.host",
         "host copies",
@@ -55,4 +55,5 @@ def _copies(of: Evaluated) -> Iterator[Found]:
         words=words,
         texts="" if unpinned or known else "copy.host.unknown",
         interval=interval,
+        copies_ns=copies.of("ns"),
     )

@@ -15,4 +15,7 @@ RULE = Rule(
         action="make that code faster, or move it to another thread or out of the loop",
     ),
     find=idle_of("host.python"),
+    before="for step in range(n):\n    text = render(tokens)  # 5 ms of Python before the next launch\n    tokens = model(tokens)",
+    after="for step in range(n):\n    done = pool.submit(render, tokens)  # meanwhile the GPU goes on\n    tokens = model(tokens)",
+    unless="The next launch needs what the host computes.",
 )

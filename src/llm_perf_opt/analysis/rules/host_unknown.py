@@ -16,4 +16,7 @@ RULE = Rule(
         looks=True,
     ),
     find=idle_of("host.unknown"),
+    before="y = model(x)\nlog(y)\ny = model(y)",
+    after='y = model(x)\nwith torch.cuda.nvtx.range("log"):\n    log(y)\ny = model(y)',
+    unless="Another process uses the GPU or the CPU at that time: this recording does not show it.",
 )

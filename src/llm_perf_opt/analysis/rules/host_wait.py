@@ -16,4 +16,7 @@ RULE = Rule(
         looks=True,
     ),
     find=idle_of("host.wait"),
+    before="with lock:  # held by a thread that writes a checkpoint\n    y = model(x)",
+    after="snapshot = copy_of(weights)  # the other thread writes this, without the lock\ny = model(x)",
+    unless="There is no more work: a server without requests has nothing to do.",
 )

@@ -15,7 +15,10 @@ RULE = Rule(
         action="reduce L1 traffic: wider (vector) loads, shared-memory layouts without bank conflicts, values kept in registers",
     ),
     find=limits_found("l1.bound"),
-    gain="What loading only the bytes that are used would save, down to the next roof; if these were not counted, what half the requests would save.",
+    gain="What loading only the bytes that are used would save, down to the next roof; if these were not counted, what half the requests would save. That is the best case: the interval begins at half of it.",
+    before="x = source[row * columns + thread];  // each thread a row: 32 lines of memory for one warp",
+    after="x = source[column * rows + thread];  // neighbouring threads read neighbouring values",
+    unless="The kernel reads at random by its nature, as a gather of single values does.",
     variants={
         "coalesce": Words(
             because="kernels near the peak of L1 and shared memory{l1_words}, {time} of {now}, up to {recoverable} of it to win{ncu_says}",

@@ -30,7 +30,7 @@ def _find(of: Evaluated) -> Iterator[Found]:
         rows = _by_name(launched) & of.free.rows
     if not rows.any():
         return
-    softmax = rows & launched.fits(lambda kind: kind.under("aten::_log_softmax", "aten::_softmax"))
+    softmax = rows & launched.fits(lambda kind: kind.under("aten::_log_softmax"))
     size = launched.sum(softmax, lambda kind: max((float(t.elements) for t in kind.tensors), default=None))
     best = at_peak(of.gpu, 0.0, "", (size or 0.0) * 2 * _PASSES)
     whole = launched.time(rows)
@@ -50,7 +50,8 @@ def _by_name(launched: Launched) -> Bools:
 
 
 def _is_loss(kind: LaunchKind) -> bool:
-    return any("softmax" in name or "nll_loss" in name for name in kind.operators)
+    """A softmax without the logarithm is of attention, or of sampling."""
+    return any(part in name for name in kind.operators for part in ("log_softmax", "nll_loss", "cross_entropy"))
 
 
 def _is_wide(tensor: Tensor) -> bool:
@@ -66,7 +67,7 @@ RULE = Rule(
     id="loss.fp32",
     title="Cross entropy in fp32 over the vocabulary",
     costs="Logits are the largest tensor of a training step; in fp32 they pass through memory a dozen times.",
-    seen="Softmax over 8192 values or more in fp32, on logits that were cast from 16 bits in the same shape; if shapes were not recorded, log-softmax kernels whose names say fp32, beside a cast.",
+    seen="Log-softmax over 8192 values or more in fp32, on logits that were cast from 16 bits in the same shape; if shapes were not recorded, log-softmax kernels whose names say fp32, beside a cast.",
     words=Words(
         because="{families}, {time} of {now}, move fp32 logits through memory",
         action="fuse the loss: torch.compile around it (the cast stays on the chip), or a fused or chunked cross entropy (Liger, cut-cross-entropy)",

@@ -12,7 +12,8 @@ from llm_perf_opt.analysis.verdicts.evaluated import Evaluated
 from llm_perf_opt.analysis.verdicts.findings import Found
 from llm_perf_opt.regions.columns import Bools
 
-_SELECTS = ("aten::nonzero", "aten::where", "aten::index", "aten::index_select", "aten::masked_select")
+# `where` with a condition alone calls nonzero; with values it selects no rows.
+_SELECTS = ("aten::nonzero", "aten::index", "aten::index_select", "aten::masked_select")
 _PUTS = ("aten::index_add_", "aten::index_put_", "aten::index_copy_", "aten::scatter_add_", "aten::_index_put_impl_")
 _FEWEST = 8  # experts that are called one behind the other in a step
 _LONGEST = 40  # launches of one expert
@@ -32,10 +33,11 @@ def _find(of: Evaluated) -> Iterator[Found]:
         return
     rows = (selects | puts | product) & inside & of.free.rows
     products = above_peak(of, rows & product, (0.3, 0.1, 0.5))
-    idle = of.free.take_idle(_CAUSES, of.light.waiting_ns)
+    waiting = of.free.take_idle(_CAUSES, of.light.waiting_ns)
+    idle = sum(part.time_ns for part in waiting)
     around = launched.time(rows & ~product)
     gain = Gain(products.likely + 0.7 * around + idle, 0.6 * (around + idle), products.high + around + idle)
-    yield from found_in_kernels(of, "moe.loop", rows, gain, waiting=idle, experts=f"{experts:.0f}")
+    yield from found_in_kernels(of, "moe.loop", rows, gain, waiting=waiting, experts=f"{experts:.0f}")
 
 
 def _called(selects: Bools, product: Bools, puts: Bools) -> tuple[Bools, int]:
@@ -64,7 +66,7 @@ RULE = Rule(
     id="moe.loop",
     title="Experts run one after another in Python",
     costs="Each expert selects its tokens (the host waits to learn how many), multiplies a few rows, and puts them back.",
-    seen="Eight times or more in a step, within 40 launches: rows are selected (nonzero, where, index), multiplied, and put back (index_add_, index_put_).",
+    seen="Eight times or more in a step, within 40 launches: rows are selected (nonzero, index), multiplied, and put back (index_add_, index_put_).",
     words=Words(
         because="{experts} experts are called one after another, {time} of {now} in their kernels and in waiting between them",
         action="sort tokens by expert and multiply all experts at once (torch.nn.functional.grouped_mm, a fused MoE kernel)",

@@ -15,5 +15,8 @@ RULE = Rule(
         action="use fewer registers or less shared memory for each block (launch bounds, smaller tiles)",
     ),
     find=limits_found("occupancy"),
-    gain="What all warps being resident would give, at best; not below the roof.",
+    gain="What all warps being resident would give, at best; not below the roof. The interval begins at half of it.",
+    before="__global__ void kernel(…)  // 255 registers a thread: one block fits on an SM",
+    after="__global__ void __launch_bounds__(256, 3) kernel(…)",
+    unless="The kernel keeps its data in flight by other means (asynchronous copies, many loads of each thread), or spills when registers are taken from it.",
 )

@@ -15,4 +15,7 @@ RULE = Rule(
         action="nothing to fix if the program runs for long; otherwise warm up before the part that counts, or cache compiled code",
     ),
     find=idle_of("warmup"),
+    before="began = time.perf_counter()\nmodel(x)  # loads kernels, compiles, allocates",
+    after="model(x)\ntorch.cuda.synchronize()\nbegan = time.perf_counter()\nmodel(x)",
+    unless="The program runs only once and briefly, so that its start is what it takes: then cache compiled code (TORCHINDUCTOR_CACHE_DIR), or load less.",
 )

@@ -43,7 +43,10 @@ def _find(of: Evaluated) -> Iterator[Found]:
     launched = of.launched
     first = {name for kind in launched.kinds if not _is_backward(kind) for name in kind.operators}
     again = {name for kind in launched.kinds for name in _repeated(kind)} & first
-    if len(again) >= _FEWEST or any(_repeated(kind) & first and _in_own(kind) for kind in launched.kinds):
+    own = {
+        name for kind in launched.kinds if _in_own(kind) for name in _repeated(kind)
+    }  # also where forward is a stage of its own
+    if len(again) >= _FEWEST or own & first or len(own) >= _FEWEST:
         rows = unclaimed(of, lambda kind: bool(_repeated(kind)))
         yield from found_in_kernels(of, "recompute", rows, Gain.certain(launched.time(rows), 0.15))
 
@@ -64,7 +67,7 @@ RULE = Rule(
     id="recompute",
     title="Activations are computed twice",
     costs="Checkpointing saves memory by repeating the forward pass of a block during the backward pass: a third more work.",
-    seen="Operators of the forward pass (linear, activations, normalisation, attention) that run inside autograd's backward and also before it: two different ones, or one inside one of PyTorch's own gradients.",
+    seen="Operators of the forward pass (linear, activations, normalisation, attention) that run inside autograd's backward and also before it: two different ones, or one inside one of PyTorch's own gradients. In a stage without the forward pass: two inside PyTorch's own gradients.",
     words=Words(
         because="{families}, {time} of {now}, repeat the forward pass in backward",
         action="checkpoint less where memory allows (fewer blocks, or selective: torch.utils.checkpoint with create_selective_checkpoint_contexts)",

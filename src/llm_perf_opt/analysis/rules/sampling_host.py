@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from attrs import evolve
+
 from llm_perf_opt.analysis.rules.gains import LEAST
 from llm_perf_opt.analysis.rules.idle_found import idle_found
 from llm_perf_opt.analysis.rules.rule import Rule, Words
 from llm_perf_opt.analysis.verdicts.evaluated import Evaluated
 from llm_perf_opt.analysis.verdicts.findings import Found
+from llm_perf_opt.analysis.verdicts.idle_causes import IdlePart
 from llm_perf_opt.metrics.quantity import nanoseconds, shown
 
 _SAMPLES = tuple(f"aten::{name}" for name in ("topk", "sort", "multinomial", "softmax", "argmax", "cumsum", "max"))
@@ -30,12 +33,11 @@ def _find(of: Evaluated) -> Iterator[Found]:
         yield from _by_name(of)
         return
     idle = of.free.take_idle(_CAUSES, of.light.waiting_ns)
-    copies = of.split.exposed_copies
-    won = idle + (copies.of("ns") if copies is not None else 0.0)
+    copies = of.split.exposed_copies.of("ns") if of.split.exposed_copies is not None else 0.0
     of.free.copies = 0.0
     what = ", ".join(f"{one.name} {shown(nanoseconds(one.time_ns))}" for one in found[:3])
-    if won:
-        yield idle_found(of, "sampling.host", won, what)
+    if idle or copies:
+        yield idle_found(of, "sampling.host", idle, what, copies=copies)
 
 
 def _by_name(of: Evaluated) -> Iterator[Found]:
@@ -50,9 +52,20 @@ def _by_name(of: Evaluated) -> Iterator[Found]:
     if min(idle, copies) < least or 2 * memory.upload_bytes >= memory.host_bytes:  # logits come down
         return
     what = max(parts, key=lambda rule: times[rule])
-    taken = sum(of.free.take_idle((rule,), time) for rule, time in times.items())
+    taken = [_in_samplers(part) for rule, time in times.items() for part in of.free.take_idle((rule,), time)]
     of.free.copies = 0.0
-    yield idle_found(of, "sampling.host", taken + copies, f"{parts[what].what}; copies {shown(nanoseconds(copies))}")
+    words = f"{parts[what].what}; copies {shown(nanoseconds(copies))}"
+    yield idle_found(of, "sampling.host", taken, words, copies=copies)
+
+
+def _in_samplers(taken: IdlePart) -> IdlePart:
+    """What was taken, in the lines of functions of such a name, where some have one."""
+    named = [line for line in taken.lines if _SAMPLER.search(line.function)]
+    whole, left = (sum(line.time_ns for line in lines) for lines in (taken.lines, named))
+    return evolve(
+        taken,
+        lines=[evolve(line, time_ns=round(line.time_ns * whole / left)) for line in named] if left else taken.lines,
+    )
 
 
 RULE = Rule(

@@ -26,9 +26,11 @@ def _find(of: Evaluated) -> Iterator[Found]:
     now = of.light.now.of("ns")
     if extra / whole < _LEAST:
         return
-    won = of.free.take_idle(_IDLE, extra / whole * now)
+    taken = of.free.take_idle(_IDLE, extra / whole * now)
+    won = sum(part.time_ns for part in taken)
     if won < _LEAST * now:
         return
+    interval = [nanoseconds(sum(part.interval[end] for part in taken)) for end in (0, 1)]
     count, time = sum(group.instances for group in without), sum(group.total_ns for group in without)
     words = {
         "steps": counted(count, "step"),
@@ -37,7 +39,10 @@ def _find(of: Evaluated) -> Iterator[Found]:
         "median": shown(nanoseconds(max(group.median_ns for group in without))),
         "grouped_by": of.steps.grouped_by if of.steps is not None else "",
     }
-    yield Found("serve.graph", "waiting", nanoseconds(time / whole * now), nanoseconds(won), words=words)
+    takes = nanoseconds(time / whole * now)
+    yield Found(
+        "serve.graph", "waiting", takes, nanoseconds(won), words=words, interval=(interval[0], interval[1]), idle=taken
+    )
 
 
 def _in_graph(group: StepGroup, replayed: Sequence[StepGroup]) -> float:

@@ -12,6 +12,7 @@ from llm_perf_opt.metrics.quantity import nanoseconds, percent, shown
 _LONGER = 2.0  # than a decode step
 _FEWEST = 0.25  # decode steps for each mixed one: below that, nothing but throughput is asked for
 _HALF = 0.5  # of the tokens in a step, and so of what it takes longer
+_LEAST, _MOST = 0.25, 0.75  # of it: chunks are cut a little, or to a fourth
 
 
 def _find(of: Evaluated) -> Iterator[Found]:
@@ -33,7 +34,8 @@ def _find(of: Evaluated) -> Iterator[Found]:
         "tokens": f"{of.steps.tokens / of.steps.instances:,.0f}",
     }
     time = nanoseconds((1 - short / long) * now)
-    yield Found("serve.mixed", "waiting", time, nanoseconds(won), words=words)
+    interval = nanoseconds(won * _LEAST / _HALF), min(time, nanoseconds(won * _MOST / _HALF))
+    yield Found("serve.mixed", "waiting", time, nanoseconds(won), words=words, interval=interval)
 
 
 RULE = Rule(
@@ -46,7 +48,7 @@ RULE = Rule(
         action="for shorter waits at about the same throughput, read prompts in smaller chunks (vLLM: --max-num-batched-tokens, SGLang: --chunked-prefill-size, TensorRT-LLM: --max_num_tokens, transformers: --cb-max-batch-tokens), or on other GPUs than those that decode",
     ),
     find=_find,
-    gain="Half of the extra time of a mixed step, as latency: the same work is done in more, shorter steps.",
+    gain="Half of the extra time of a mixed step, as latency, from a quarter to three quarters: the same work is done in more, shorter steps.",
     before="vllm serve MODEL --max-num-batched-tokens 8192",
     after="vllm serve MODEL --max-num-batched-tokens 2048",
     unless="Only throughput counts: larger chunks are then better.",

@@ -182,4 +182,5 @@ def _diagnoses(report: NCUProfileRegionReport, inputs: Inputs) -> Iterable[Diagn
     if inputs.odd:
         yield diagnose("COUNTER_UNITS", counters=", ".join(inputs.odd[:5]))
     if report.scopes and not inputs.has_counters and any(r.inclusive.kernel_count for r in report.scopes[0].regions):
-        yield diagnose("NO_COUNTERS")
+        sampled = any(r.inclusive.metrics for r in report.scopes[0].regions)
+        yield diagnose("NO_COUNTERS.bytes" if sampled else "NO_COUNTERS")

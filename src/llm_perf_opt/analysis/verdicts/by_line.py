@@ -159,6 +159,22 @@ def kernel_sources(launched: Sequence[LaunchedFrom], most: int) -> list[KernelSo
     return [source for source in sources if source.operator or source.lines]
 
 
+def places_of_kernels(launched: Sequence[LaunchedFrom]) -> dict[str, dict[Place, float]]:
+    """By the names of kernels, the lines that launch them, and the part of its time that each has."""
+    times: dict[str, float] = {}
+    found: dict[str, dict[Place, float]] = {}
+    for one in launched:
+        times[one.signature.shown] = times.get(one.signature.shown, 0.0) + one.time_ns
+        if one.place is not None:
+            places = found.setdefault(one.signature.shown, {})
+            places[one.place] = places.get(one.place, 0.0) + one.time_ns
+    return {
+        name: {place: time / times[name] for place, time in places.items()}
+        for name, places in found.items()
+        if times[name]
+    }
+
+
 def _launched_by(launches: Sequence[LaunchedFrom]) -> tuple[str, list[CodeLine]]:
     operators, lines = dict[str, float](), dict[Place, float]()
     for one in launches:

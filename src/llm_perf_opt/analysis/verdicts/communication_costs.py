@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from attrs import define, evolve
+from attrs import Factory, define, evolve
 
 from llm_perf_opt.analysis.verdicts.findings import Found
 from llm_perf_opt.analysis.verdicts.rules import Facts, cannot_tell
@@ -26,6 +26,20 @@ class RankWaiting:
     rank: str  # who waits: of all ranks together, the one that takes longest
     late: str  # whom the ranks wait for most
     waiting: Quantity
+
+
+@define(frozen=True)
+class UnevenStages:
+    """A pipeline of which one stage computes longer than the others, which wait for it in every step."""
+
+    region: str  # key of the steps
+    most: str  # the rank that computes longest
+    most_ns: float  # that it computes in a step
+    mean_ns: float  # that the stages compute on average: what each would, if they were even
+
+    @property
+    def extra_ns(self) -> float:
+        return self.most_ns - self.mean_ns
 
 
 @define(frozen=True)
@@ -65,9 +79,17 @@ class Communication:
         False  # messages from rank to rank, most of it: how long they wait for their other end is not known
     )
 
+    stages: UnevenStages | None = None  # only of the steps of a pipeline with a busier stage
+    late_stage: Quantity = Factory(lambda: nanoseconds(0))  # what the instances take longer because of that
+
     @staticmethod
-    def of(region: NCUProfileRegion, split: TimeSplit, skew: RankWaiting | None) -> Communication:
+    def of(
+        region: NCUProfileRegion, split: TimeSplit, skew: RankWaiting | None, stages: UnevenStages | None = None
+    ) -> Communication:
         exposed = split.exposed_collectives or nanoseconds(0)
+        if stages is not None:
+            late = nanoseconds(stages.extra_ns * (region.instances or 1))
+            return Communication(exposed, None, None, _exchanged(region), stages, late)
         if skew is not None:
             return Communication(exposed, evolve(skew, waiting=min(skew.waiting, exposed)), None)
         odd = odd_collective(region) if exposed.value else None
@@ -77,6 +99,11 @@ class Communication:
 
     def add_facts(self, facts: Facts, now: Quantity | None) -> None:
         time = now.of("ns") if now else 0.0
+        facts.share("late_stage_share", self.late_stage.of("ns") / time if self.stages and time else None)
+        if self.stages:
+            facts.words["late_rank"] = self.stages.most
+            facts.amount("late_time", nanoseconds(self.stages.most_ns))
+            facts.amount("mean_time", nanoseconds(self.stages.mean_ns))
         facts.share("skew_share", self.skew.waiting.of("ns") / time if self.skew and time else None)
         if self.skew:
             facts.words |= {"late_rank": self.skew.late, "waiting_rank": self.skew.rank}
@@ -105,7 +132,11 @@ class Communication:
     def found(self, now: Quantity) -> Iterator[Found]:
         """What can be won: waiting for a late rank, and the exposed rest. Together no more than is exposed."""
         waiting = nanoseconds(0)
-        if self.skew is not None:
+        if self.stages is not None:
+            late = min(self.late_stage, now)
+            waiting = min(late, self.exposed)
+            yield Found("comm.skew", _KIND, late, late, family=COLLECTIVE, texts="comm.skew.stages")
+        elif self.skew is not None:
             waiting = self.skew.waiting
             yield Found("comm.skew", _KIND, waiting, waiting, family=COLLECTIVE)
         elif self.odd is not None:

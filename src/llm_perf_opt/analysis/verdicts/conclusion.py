@@ -11,15 +11,15 @@ from collections.abc import Iterable, Sequence
 from attrs import evolve
 
 from llm_perf_opt.analysis.rules.all_rules import fix_words
-from llm_perf_opt.analysis.verdicts.evaluated import could_be_a_graph, from_graphs
-from llm_perf_opt.analysis.verdicts.idle_causes import causes_of
+from llm_perf_opt.analysis.verdicts.alike import alike, common_name, together
 from llm_perf_opt.analysis.verdicts.rules import UNKNOWN, verdict_rules
 from llm_perf_opt.diagnosis import Diagnosis
 from llm_perf_opt.metrics.quantity import nanoseconds, shown
 from llm_perf_opt.regions.fixes import AlsoIn, Answer, CodeLine, Fix
 from llm_perf_opt.regions.labels import full_label, host_sentence, once_note, steadily, subject
 from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport, Opportunity, Verdict
-from llm_perf_opt.regions.names import short_kernel_name, visible
+from llm_perf_opt.regions.names import visible
+from llm_perf_opt.regions.rank_skew import differing_ranks
 from llm_perf_opt.regions.ranking import (
     all_steady_time,
     evaluated_instances,
@@ -33,10 +33,11 @@ from llm_perf_opt.regions.ranking import (
 _WORTH = 0.1  # of the time of all stages: a gain that makes a stage worth looking at before a longer one
 _FIRST = 0.05  # of its stage: a smaller gain is not what to do first where a measurement would tell more
 _OTHERS_NAMED = 2
-_LINES = 5  # of a fix
+_LINES = 10  # of a fix
 _PROFILE = "llm-perf profile -- CMD"
 _OF_SERVERS = "serve."  # rules
 _LONGER = 1.01  # than the time of a stage: what a fix is a part of is not that
+_APART = 0.02  # of the median: the mean is another time
 
 
 def conclude(report: NCUProfileRegionReport) -> Answer:
@@ -54,7 +55,10 @@ def conclude(report: NCUProfileRegionReport) -> Answer:
     steps = [region for region in scope.regions if _is_step(region)] if stage.is_whole_recording else []
     fixes |= {one.key: [fix for fix in _fixes(one, ()) if fix.rule.startswith(_OF_SERVERS)] for one in steps}
     lengths = {other.key: _instances(other) for other in (*stages, *steps)}
-    rest = sorted((fix for found in fixes.values() for fix in found), key=lambda f: -f.gain_ns * lengths[f.stage])
+    # Nobody looks at another stage for less, nor begins with it.
+    least = (verdict_rules().thresholds["least_opportunity"] if own else _FIRST) * together(stages)
+    worth = {id(f): f.gain_ns * lengths[f.stage] for found in fixes.values() for f in found}
+    rest = sorted((f for found in fixes.values() for f in found if worth[id(f)] >= least), key=lambda f: -worth[id(f)])
     return Answer(
         stage=stage.key,
         verdict=verdict.bound,
@@ -74,14 +78,25 @@ def _is_step(region: NCUProfileRegion) -> bool:
 
 
 def _worst(stages: Sequence[NCUProfileRegion], fixes: dict[str, list[Fix]]) -> NCUProfileRegion:
-    """The longest; where next to nothing could be won there, the one that promises most."""
-    whole = sum(all_steady_time(stage) or 0 for stage in stages)
+    """The longest; where next to nothing could be won there, the one that promises most.
+
+    Also where the longest may wait for launches only because a profiler looks on, of those of which that is not so.
+    """
+    whole = together(stages)
 
     def gain(stage: NCUProfileRegion) -> float:
         return sum(fix.gain_share for fix in fixes[stage.key]) * (all_steady_time(stage) or 0)
 
-    longest, best = stages[0], max(stages, key=gain)
-    return best if gain(longest) < _WORTH * whole <= gain(best) else longest
+    longest, doubted = stages[0], [stage for stage in stages if _may_be_the_profiler(stage)]
+    certain = [stage for stage in stages if stage not in doubted]
+    best = max(certain if longest in doubted and certain else stages, key=gain)
+    little = longest in doubted or gain(longest) < _WORTH * whole
+    return best if little and _WORTH * whole <= gain(best) else longest
+
+
+def _may_be_the_profiler(stage: NCUProfileRegion) -> bool:
+    verdict = stage.performance.verdict if stage.performance is not None else None
+    return verdict is not None and (verdict.bound, verdict.confidence) == ("launch", "low")
 
 
 def _instances(stage: NCUProfileRegion) -> int:
@@ -152,24 +167,14 @@ def _fix(stage: NCUProfileRegion, found: Sequence[Opportunity], share: float) ->
     )
 
 
-def _lines(stage: NCUProfileRegion, found: Sequence[Opportunity]) -> list[CodeLine]:
-    """Lines of the program that a fix is about: where the host is while the GPU waits, or what launches the kernels."""
-    performance, each = stage.performance, 1 / _instances(stage)
-    if performance is None:
-        return []
-    rules, kernels = {o.rule for o in found}, {name for o in found for name in o.kernels}
-    causes = causes_of(rules, could_be_a_graph(stage, performance.time), from_graphs(stage))
-    idle = [line for line in performance.idle.lines if line.cause in causes] if performance.idle is not None else []
-    lines = [(line.file, line.line, line.function, float(line.time_ns)) for line in idle]
-    for source in performance.sources:
-        if short_kernel_name(source.kernel_name) in kernels:
-            lines += [(line.file, line.line, line.function, line.time_ns or 0.0) for line in source.lines]
+def _lines(stage: NCUProfileRegion, found: Iterable[Opportunity]) -> list[CodeLine]:
+    """Lines of the program that a fix is about, and what each takes of an instance."""
     times: dict[tuple[str, int, str], float] = {}
-    for file, line_number, function, time in lines:
-        place = (file, line_number, function)
-        times[place] = times.get(place, 0.0) + time
+    for line in (line for one in found for line in one.lines):
+        place = (line.file, line.line, line.function)
+        times[place] = times.get(place, 0.0) + (line.time_ns or 0.0) / _instances(stage)
     ordered = sorted(times.items(), key=lambda item: -item[1])[:_LINES]
-    return [CodeLine(*at, time * each) for at, time in ordered if time > 0]
+    return [CodeLine(*at, time) for at, time in ordered]
 
 
 def _interval(found: Sequence[Opportunity], scale: float) -> list[float] | None:
@@ -215,9 +220,14 @@ def _where(stage: NCUProfileRegion, stages: Sequence[NCUProfileRegion]) -> str:
     part = "" if took == recorded else f" Of that, {_time(recorded)} were recorded: what follows is about those."
     if len(stages) == 1:
         return f"{takes}.{part}"
-    others = [other for other in stages if other is not stage]
-    whole = sum(all_steady_time(other) or 0 for other in stages)
+    like, whole = alike(stage, stages), together(stages)
+    others = [other for other in stages if other not in like]
+    if len(like) > 1:
+        took = together(like)
+        takes += f"; the {len(like)} stages {common_name(stage)}, which are alike, take {_time(took)}"
     share = shown(nanoseconds(took) / nanoseconds(whole)) if whole else "–"
+    if not others:
+        return f"{takes}.{part}"
     named = ", ".join(f"{full_label(other)} {_time(all_steady_time(other))}" for other in others[:_OTHERS_NAMED])
     rest = f", and {len(others) - _OTHERS_NAMED} more" if len(others) > _OTHERS_NAMED else ""
     return f"{takes}, {share} of the time of all stages ({named}{rest}).{part}"
@@ -252,9 +262,10 @@ def _gain(stage: NCUProfileRegion, fix: Fix) -> str:
     takes = takes if of_work else max(min(takes, own), fix.gain_ns)
     words = fix_words().get(fix.rule)
     saves = "this is about" if words is not None and words.looks else "that can save up to"
+    of_it = "process" if runs > 1 and stage.is_whole_recording else full_label(stage)
     text = (
         f"{fix.action.rstrip('.')}: {saves} {_time(fix.gain_ns)} of the {_time(takes)} "
-        f"of {of_work}{each}{full_label(stage)}."
+        f"of {of_work}{each}{of_it}{_on_average(stage, takes)}."
     )
     light = stage.performance.speed_of_light if stage.performance else None
     if light is not None and light.limit.value > 0 and stage.time_source == "timeline":
@@ -264,6 +275,12 @@ def _gain(stage: NCUProfileRegion, fix: Fix) -> str:
         text += f" Its GPU work alone takes {shown(work)}"
         text += f"; at the limit of the GPU it would be {shown(light.limit / runs)}." if roofs_known(light) else "."
     return text
+
+
+def _on_average(stage: NCUProfileRegion, takes: float) -> str:
+    """Where the median, which is said before, is another time."""
+    median = stage.timing.steady.median_ns if stage.timing is not None else None
+    return ", on average" if _instances(stage) > 1 and median and abs(takes / median - 1) > _APART else ""
 
 
 def _time(nanosecs: float | None) -> str:
@@ -289,11 +306,15 @@ def _on_the_host(report: NCUProfileRegionReport, regions: Sequence[NCUProfileReg
         why = "the program ran without a profiler: nothing shows what the host and the GPU did"
     else:
         why = "no GPU work is in the recording: these are times of ranges on the host"
+    first = f"To find out, run{'' if measured else ' on a machine with a GPU'}: {_PROFILE}"
+    steps = report.rank_steps
+    if steps is not None and (named := differing_ranks(steps)):
+        first = f"Look at what ranks do differently in {visible(steps.region, 120)}: {named}. {first}"
     return Answer(
         stage=longest.key,
         where=host_sentence(longest, regions) + _beside(others),
         why=f"Cannot tell, because {why}.",
-        do_first=f"To find out, run{'' if measured else ' on a machine with a GPU'}: {_PROFILE}",
+        do_first=first,
     )
 
 

@@ -13,6 +13,7 @@ from llm_perf_opt.analysis.verdicts.launched import Launched
 from llm_perf_opt.analysis.verdicts.roofs import Roofed
 from llm_perf_opt.analysis.verdicts.rules import Facts, verdict_rules
 from llm_perf_opt.metrics.hardware.limits import GpuHardware
+from llm_perf_opt.regions.code import Place
 from llm_perf_opt.regions.model import FamilyTime, NCUProfileRegion, SpeedOfLight, TimeSplit, Verdict
 from llm_perf_opt.regions.timing import Steps, Timing
 
@@ -34,6 +35,7 @@ class Evaluated:
     gpu: GpuHardware | None = None  # None where there are several models, or none
     steps: Steps | None = None  # of a server: what its instances did
     phases: Mapping[str, Timing] = Factory(dict)  # of a server: its kinds of steps by name; empty for other programs
+    copied: Mapping[Place, float] = Factory(dict)  # ns of copies between host and device, by the line that makes them
 
     @property
     def roofed(self) -> Roofed:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import numpy as np
-from attrs import Factory, define, evolve
+from attrs import Factory, define
 
 from llm_perf_opt.analysis.verdicts.idle_causes import IdlePart
 from llm_perf_opt.analysis.verdicts.launched import Launched
@@ -27,15 +27,15 @@ class Free:
     def all_of(launched: Launched, waiting: Iterable[IdlePart]) -> Free:
         return Free(np.ones(len(launched), dtype=np.bool_), {part.rule: part for part in waiting})
 
-    def take_idle(self, rules: tuple[str, ...], most: float) -> float:
-        """Up to so many ns from the idle time of some rules, in their order; how much that is."""
-        taken = 0.0
+    def take_idle(self, rules: tuple[str, ...], most: float) -> list[IdlePart]:
+        """Up to so many ns from the idle time of some rules, in their order."""
+        taken, left = [], most
         for rule in rules:
             part = self.idle.get(rule)
-            if part is not None:
-                now = min(part.time_ns, most - taken)
-                taken += now
-                self.idle[rule] = evolve(part, time_ns=part.time_ns - now)
+            if part is not None and (now := min(part.time_ns, left)) > 0:
+                left -= now
+                taken.append(part.of(now))
+                self.idle[rule] = part.of(part.time_ns - now)
         return taken
 
     def shares(self, launched: Launched) -> dict[str, float]:

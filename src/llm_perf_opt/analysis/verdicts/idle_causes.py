@@ -5,7 +5,7 @@ The table of causes is in `idle.toml`, the words of their fixes in `analysis/rul
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 
 from attrs import define, evolve
@@ -14,6 +14,7 @@ from llm_perf_opt.analysis.verdicts.rules import UNKNOWN, Facts
 from llm_perf_opt.metrics.quantity import nanoseconds, shown
 from llm_perf_opt.package_data import read_toml
 from llm_perf_opt.regions.code import parse_place
+from llm_perf_opt.regions.fixes import IdleLine
 from llm_perf_opt.regions.idle import IdleCause, IdleTime
 from llm_perf_opt.regions.model import Evidence, Verdict
 from llm_perf_opt.regions.names import visible
@@ -29,6 +30,11 @@ _SIZE_WORDS = {10_000_000: "10 ms", 1_000_000: "1 ms", 100_000: "100 µs"}
 _DISTURBED = _LAUNCH = "launch"
 _COPY = "copy"
 _ENGINE, _ENGINE_WORK = "engine", ("schedule", "update", "sample")  # ranges of the annotation
+# Where there is one instance, nothing tells how much others differ, nor how much of it stays: from half of it to all.
+ALONE = (0.5, 1.0)
+# Of the waiting that was predicted, mending the programs of benchmarks/rules gained so much on an H200: some of it stays,
+# and some that is no gap goes with it.
+_GAINED = (0.9, 1.25)
 _HOST_CODE = ("data", "python", "thread", "unseen", "wait")
 
 
@@ -52,6 +58,20 @@ class IdlePart:
     time_ns: float
     what: str  # in words
     causes: Sequence[IdleCause] = ()
+    lines: Sequence[IdleLine] = ()  # where the host was meanwhile, as far as that is known
+    spread: tuple[float, float] | None = None  # see `IdleTime.spread`
+
+    def of(self, time_ns: float) -> IdlePart:
+        """Of so much of it."""
+        scale = time_ns / self.time_ns if self.time_ns else 0.0
+        lines = [evolve(line, time_ns=round(line.time_ns * scale)) for line in self.lines]
+        return evolve(self, time_ns=time_ns, lines=lines)
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """That mending it would gain, in ns of all instances."""
+        low, high = self.spread or ALONE
+        return self.time_ns * low * _GAINED[0], self.time_ns * high * _GAINED[1]
 
     @property
     def texts(self) -> str:
@@ -62,12 +82,6 @@ class IdlePart:
 @cache
 def idle_words() -> Mapping[str, CauseWords]:
     return {name: CauseWords(**of) for name, of in read_toml(__package__, "idle.toml")["cause"].items()}
-
-
-def causes_of(rules: Collection[str], graphable: bool, graphs: bool) -> set[str]:
-    """Causes that lead to one of these rules. `graphable`, `graphs`: see `idle_parts`."""
-    words = idle_words()
-    return {name for name in words if words[_cause(name, graphable, graphs)].rule in rules}
 
 
 def by_engine(idle: IdleTime, region: str) -> IdleTime:
@@ -114,6 +128,7 @@ def undisturbed(idle: IdleTime, idle_ns: float) -> IdleTime:
         sizes[::-1],
         sorted((one for one in causes if one.time_ns), key=lambda one: -one.time_ns),
         sorted((line for line in lines if line.time_ns), key=lambda line: -line.time_ns),
+        idle.spread,
     )
 
 
@@ -123,20 +138,43 @@ def idle_parts(idle: IdleTime, graphable: bool, graphs: bool) -> list[IdlePart]:
     `graphable`: a CUDA graph would save launches. `graphs`: there are some already.
     """
     groups = _by_rule(idle, graphable, graphs)
+    rules = {cause: _rule(cause, graphable, graphs) for cause in {line.cause for line in idle.lines}}
     found = [
-        IdlePart(rule, float(sum(one.time_ns for one in group)), _what(group), group)
+        IdlePart(
+            rule,
+            float(sum(one.time_ns for one in group)),
+            _what(group),
+            group,
+            [line for line in idle.lines if rules[line.cause] == rule],
+            _spread(idle, group),
+        )
         for rule, group in groups.items()
         if not rule.startswith(_NO_RULE)
     ]
     return sorted(found, key=lambda part: -part.time_ns)
 
 
+def _spread(idle: IdleTime, group: Sequence[IdleCause]) -> tuple[float, float] | None:
+    """Of several causes together, as if all were long in the same instances; None where there is one instance."""
+    whole = idle.spread.get("")
+    time = sum(one.time_ns for one in group)
+    if whole is None or not time:
+        return None
+    edges = [(one.time_ns, idle.spread.get(one.cause, whole)) for one in group]  # of a renamed one: of all idle time
+    low, high = (sum(weight * edge[end] for weight, edge in edges) / time for end in (0, 1))
+    return low, high
+
+
 def _by_rule(idle: IdleTime, graphable: bool, graphs: bool) -> dict[str, list[IdleCause]]:
     groups: dict[str, list[IdleCause]] = {}
     for one in idle.causes:
-        cause = _cause(one.cause, graphable, graphs)
-        groups.setdefault(idle_words()[cause].rule or _NO_RULE + cause, []).append(one)
+        groups.setdefault(_rule(one.cause, graphable, graphs), []).append(one)
     return groups
+
+
+def _rule(cause: str, graphable: bool, graphs: bool) -> str:
+    own = _cause(cause, graphable, graphs)
+    return idle_words()[own].rule or _NO_RULE + own
 
 
 def texts_of(rule: str) -> str:

@@ -6,12 +6,14 @@ Such kernels are taken out of what their family could win at its roof: that time
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from math import prod
 
 import numpy as np
 from attrs import define
 
 from llm_perf_opt.analysis.verdicts.findings import Found
+from llm_perf_opt.analysis.verdicts.launched import Launched, LaunchKind
 from llm_perf_opt.analysis.verdicts.launches import Kind
 from llm_perf_opt.analysis.verdicts.roofs import Floats, Roofed
 from llm_perf_opt.analysis.verdicts.rules import Facts
@@ -24,6 +26,7 @@ _KERNELS_NAMED = 3
 _FEW_BLOCKS = 32
 _HALF = 50.0  # %
 _LOW = 0.5  # occupancy that is too little to hide latency …
+_LEAST = 0.5  # of what could be won at best
 _REACHED = 0.7  # … where the launch has as many warps resident as that lets it, more or less
 
 
@@ -126,8 +129,11 @@ class KernelLimits:
             times[kind.kernel_name] = (before[0] + int(launches.time_ns[row]), before[1])
         return [kind for _, kind in sorted(times.values(), key=lambda pair: -pair[0])]
 
-    def found(self, said: Sequence[RuleFinding], scale: float) -> Iterator[Found]:
-        """`said`: what ncu's rules say of the region's kernels. `scale`: what a saved nanosecond saves the region."""
+    def found(self, said: Sequence[RuleFinding], scale: float, free: Floats, launched: Launched) -> Iterator[Found]:
+        """`said`: what ncu's rules say of the region's kernels. `scale`: what a saved nanosecond saves the region.
+
+        `free`: the part of each row that no rule has spoken for. `launched`: those of the region, one by one.
+        """
         for rule, rows, gain in (
             ("l1.bound", self.l1, self._l1_gain),
             ("occupancy", self.occupancy, self._occupancy_gain),
@@ -135,15 +141,19 @@ class KernelLimits:
             if not rows.any():
                 continue
             kinds = self._longest(rows)
+            names = {kind.kernel_name for kind in kinds}
+            most = nanoseconds(float((gain() * free)[rows].sum()) * scale)
             yield Found(
                 rule,
                 "kernels",
-                nanoseconds(float(self.roofed.launches.time_ns[rows].sum())),
-                nanoseconds(float(gain()[rows].sum()) * scale),
+                nanoseconds(float((self.roofed.launches.time_ns * free)[rows].sum())),
+                most,
                 family="+".join(dict.fromkeys(kind.family for kind in kinds)),
-                words={"ncu_says": _ncu_says(said, {kind.kernel_name for kind in kinds})},
+                words={"ncu_says": _ncu_says(said, names)},
                 kernels=[short_kernel_name(kind.kernel_name) for kind in kinds[:_KERNELS_NAMED]],
                 texts="l1.bound.coalesce" if rule == "l1.bound" and self._wastes_loads() else "",
+                interval=(most * _LEAST, most),
+                rows=launched.fits(partial(_is_one_of, names)),
             )
 
     def _wastes_loads(self) -> bool:
@@ -173,6 +183,10 @@ class KernelLimits:
         kinds = [occupancy_of(kind) for kind, _ in self.roofed.launches.timed_kinds]
         missing = np.array([0.0 if found is None else 1 - found.allowed for found in kinds], dtype=np.float64)
         return np.minimum(missing * self.roofed.launches.time_ns, self.roofed.recoverable_ns)
+
+
+def _is_one_of(names: set[str], kind: LaunchKind) -> bool:
+    return kind.kernel in names
 
 
 def _ncu_says(said: Sequence[RuleFinding], kernels: set[str]) -> str:

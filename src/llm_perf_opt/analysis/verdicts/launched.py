@@ -7,21 +7,24 @@ known (counters alone), launches of a kernel are one row, and there is no order.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 
 import numpy as np
 from attrs import define, field
+from numpy.typing import NDArray
 
 from llm_perf_opt.analysis.verdicts.launches import Launches
 from llm_perf_opt.metrics.families import family_of
 from llm_perf_opt.regions.attribution import Attribution
 from llm_perf_opt.regions.blocks import blocks
+from llm_perf_opt.regions.code import Place
 from llm_perf_opt.regions.columns import UNKNOWN, Bools, Int64s, Timeline
 from llm_perf_opt.regions.stacks import Stacks, build_stacks, group_by
 from llm_perf_opt.regions.table import ROOT, add_up
 from llm_perf_opt.regions.tensors import Tensor, from_text
 
+Floats = NDArray[np.float64]
 # Launches of a region that are looked at: the last instances that have so many, and no more of a single one.
 _ENOUGH, _MOST = 3_000, 20_000
 _DEEPEST = 24  # operators around a launch
@@ -64,6 +67,36 @@ class HostGaps:
     total_ns: int  # of all launches, those of copies among them
 
 
+@define(frozen=True, eq=False)
+class Origins:
+    """The lines that launches come from."""
+
+    which: Int64s  # of each row an index into `places`; UNKNOWN: no line is known
+    places: Sequence[Mapping[Place, float]]  # the lines, each with the part of such launches that it makes
+
+    def times(self, time_ns: Floats) -> dict[Place, float]:
+        """The sum of some times, one for each row, by line."""
+        known = self.which != UNKNOWN
+        sums = np.bincount(self.which[known], weights=time_ns[known], minlength=len(self.places))
+        found: dict[Place, float] = {}
+        for number in np.flatnonzero(sums).tolist():
+            for place, part in self.places[number].items():
+                found[place] = found.get(place, 0.0) + part * float(sums[number])
+        return found
+
+    @staticmethod
+    def together(parts: Sequence[Origins | None], rows: Sequence[int]) -> Origins | None:
+        """One behind the other; `rows`: of each."""
+        if not any(part is not None for part in parts):
+            return None
+        which, places = [], list[Mapping[Place, float]]()
+        for part, length in zip(parts, rows, strict=True):
+            one = part or Origins(np.full(length, UNKNOWN, dtype=np.int64), [])
+            which.append(np.where(one.which == UNKNOWN, UNKNOWN, one.which + len(places)))
+            places += one.places
+        return Origins(np.concatenate(which), places)
+
+
 @define(eq=False)
 class Launched:
     """Kernels of the steady instances of a region."""
@@ -78,13 +111,16 @@ class Launched:
     on_host: Sequence[HostOperator] = ()
     annotations: dict[str, int] = field(factory=dict)  # names of all operators while it ran -> calls
     host_gaps: HostGaps | None = None  # None where there are no operators, or no order
+    origins: Origins | None = None  # None where the recording tells of no lines
 
     @staticmethod
-    def of_sums(launches: Launches) -> Launched:
-        """The same from sums alone."""
+    def of_sums(launches: Launches, places: Mapping[str, Mapping[Place, float]] | None = None) -> Launched:
+        """The same from sums alone. `places`: of kernels by name, the lines and the part that each launches."""
         used, which = np.unique(launches.which, return_inverse=True)  # of all kinds of the scope, few are in a region
         kinds = [LaunchKind(launches.kinds[n].kernel_name, launches.kinds[n].family) for n in used.tolist()]
-        return Launched(kinds, which.reshape(-1), launches.time_ns, launches.calls, ordered=False)
+        which = which.reshape(-1)
+        origins = Origins(which, [(places or {}).get(kind.kernel, {}) for kind in kinds]) if places else None
+        return Launched(kinds, which, launches.time_ns, launches.calls, ordered=False, origins=origins)
 
     @staticmethod
     def together(parts: Sequence[Launched]) -> Launched:
@@ -109,6 +145,7 @@ class Launched:
             scale=whole / recorded if recorded else 1.0,
             on_host=sorted((one for part in parts for one in part.on_host), key=lambda one: -one.time_ns),
             annotations=annotations,
+            origins=Origins.together([part.origins for part in parts], [len(part) for part in parts]),
         )
 
     def __len__(self) -> int:
@@ -126,6 +163,12 @@ class Launched:
     def time(self, rows: Bools) -> float:
         """Of some rows, in ns, for all steady instances."""
         return float(self.time_ns[rows].sum()) * self.scale
+
+    def lines(self, rows: Bools) -> dict[Place, float]:
+        """The same by the line that each launch comes from, as far as that is known."""
+        if self.origins is None:
+            return {}
+        return self.origins.times(np.where(rows, self.time_ns, 0) * self.scale)
 
     def sum(self, rows: Bools, value: Callable[[LaunchKind], float | None]) -> float | None:
         """A value of each kind added up over the launches of some rows; None where it is not known of one of them."""
@@ -147,8 +190,11 @@ def _merged(parts: list[Int64s]) -> Int64s:
 class LaunchTable:
     """All kernels of a timeline with their operators; answers for many regions."""
 
-    def __init__(self, timeline: Timeline, attribution: Attribution) -> None:
-        self._timeline, self._attribution = timeline, attribution
+    def __init__(
+        self, timeline: Timeline, attribution: Attribution, origins: Callable[[Int64s], Origins] | None = None
+    ) -> None:
+        """`origins`: which lines some kernels come from; None where nothing tells."""
+        self._timeline, self._attribution, self._origins = timeline, attribution, origins
         # Kernels of each region itself, domain by domain; those of regions inside it are asked for with it.
         groups = [group for regions in attribution.kernels.by_domain for group in group_by(regions)]
         self._own = [(region, part) for region, part in groups if region != ROOT]
@@ -209,6 +255,7 @@ class LaunchTable:
             on_host=on_host,
             annotations=annotations,
             host_gaps=self._host_gaps(kernels.host_time[chosen], np.sort(windows[0])) if annotations else None,
+            origins=self._origins(chosen) if self._origins is not None else None,
         )
 
     def _last(self, parts: list[Int64s], starts: Int64s, *, in_order: bool) -> Int64s:

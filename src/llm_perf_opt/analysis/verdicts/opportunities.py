@@ -12,8 +12,12 @@ from llm_perf_opt.analysis.verdicts.findings import Found
 from llm_perf_opt.analysis.verdicts.rules import verdict_rules
 from llm_perf_opt.analysis.verdicts.times import overlap_scale
 from llm_perf_opt.metrics.quantity import shown
+from llm_perf_opt.regions.code import Place
+from llm_perf_opt.regions.fixes import CodeLine
 from llm_perf_opt.regions.model import Opportunity
 from llm_perf_opt.regions.names import visible
+
+_MOST_LINES = 20
 
 
 def opportunities(of: Evaluated) -> list[Opportunity]:
@@ -39,7 +43,11 @@ def _within(of: Evaluated, found: Found) -> Found:
 
 
 def _opportunity(of: Evaluated, found: Found) -> Opportunity:
+    lines, whole = _lines(of, found), found.time
     texts, now, found = fix_words()[found.texts or found.rule], of.light.now, _within(of, found)
+    if found.time < whole:
+        part = (found.time / whole).of("ratio")
+        lines = [evolve(line, time_ns=(line.time_ns or 0.0) * part) for line in lines]
     amounts = {"now": now, "time": found.time, "recoverable": found.recoverable}
     words = of.facts.words | {name: shown(amount) for name, amount in amounts.items()} | found.words
     because, action = (text.format_map(words) for text in (texts.because, texts.action))
@@ -56,4 +64,25 @@ def _opportunity(of: Evaluated, found: Found) -> Opportunity:
         rule=found.rule,
         because=because,
         interval=None if found.interval is None else list(found.interval),
+        lines=lines,
     )
+
+
+def _lines(of: Evaluated, found: Found) -> list[CodeLine]:
+    """The lines that what was found comes from: of the very launches, waits and copies that the rule took."""
+    times: dict[Place, float] = {}
+
+    def add(place: Place, time_ns: float) -> None:
+        times[place] = times.get(place, 0.0) + time_ns
+
+    for line in (line for part in found.idle for line in part.lines):
+        add(Place(line.file, line.line, line.function), line.time_ns)
+    in_kernels = found.time.of("ns") - found.copies_ns - sum(part.time_ns for part in found.idle)
+    whole = of.launched.time(found.rows) if found.rows is not None else 0.0
+    for place, time in of.launched.lines(found.rows).items() if found.rows is not None and whole else ():
+        add(place, time * in_kernels / whole)  # of collectives, it is about those that nothing hides
+    copies = of.split.host_copies.of("ns") if of.split.host_copies is not None else 0.0
+    for place, time in of.copied.items() if found.copies_ns and copies else ():
+        add(place, time * found.copies_ns / copies)
+    ordered = sorted(times.items(), key=lambda item: -item[1])[:_MOST_LINES]
+    return [CodeLine(place.file, place.line, place.function, time) for place, time in ordered if time > 0]

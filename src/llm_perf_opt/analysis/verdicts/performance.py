@@ -9,13 +9,13 @@ from typing import Any, Protocol
 
 from attrs import Factory, define, evolve
 
-from llm_perf_opt.analysis.code_lines import CodeLines
+from llm_perf_opt.analysis.code_lines import LaunchedFrom
 from llm_perf_opt.analysis.report_options import ReportOptions
 from llm_perf_opt.analysis.rules.all_rules import fix_words
 from llm_perf_opt.analysis.verdicts import times
 from llm_perf_opt.analysis.verdicts.breakdown import rule_summaries, signature_records, time_by_bound, time_by_family
-from llm_perf_opt.analysis.verdicts.by_line import kernel_sources, line_records, with_lines
-from llm_perf_opt.analysis.verdicts.communication_costs import Communication, RankWaiting
+from llm_perf_opt.analysis.verdicts.by_line import kernel_sources, line_records, places_of_kernels, with_lines
+from llm_perf_opt.analysis.verdicts.communication_costs import Communication, RankWaiting, UnevenStages
 from llm_perf_opt.analysis.verdicts.counted_work import Amounts
 from llm_perf_opt.analysis.verdicts.evaluated import Evaluated, could_be_a_graph, from_graphs
 from llm_perf_opt.analysis.verdicts.facts import fusion_facts, kernel_facts, rate_facts, time_facts
@@ -41,6 +41,7 @@ from llm_perf_opt.metrics.families import MEMCPY, MULTIPLYING, OTHER
 from llm_perf_opt.metrics.groups import MetricGroups, groups_for
 from llm_perf_opt.metrics.hardware.limits import GpuHardware
 from llm_perf_opt.metrics.quantity import Quantity, nanoseconds, shown
+from llm_perf_opt.regions.code import Place
 from llm_perf_opt.regions.idle import GpuSide, IdleTime
 from llm_perf_opt.regions.labels import counted as count_of
 from llm_perf_opt.regions.model import (
@@ -77,6 +78,16 @@ class WaitingFacts(Protocol):
     def launched(self, key: str) -> Launched | None: ...
     def gpu_side(self, key: str) -> GpuSide | None: ...
     def exposed_copies(self, key: str) -> int: ...
+    def copied(self, key: str) -> Mapping[Place, float]: ...
+
+
+class CodeFacts(Protocol):
+    """Which lines launch the kernels of a region, by its key (`analysis.code_lines`)."""
+
+    @property
+    def source(self) -> str: ...
+    def launches(self, key: str) -> list[LaunchedFrom]: ...
+    def callers(self, key: str) -> dict[Place, Place]: ...
 
 
 @define(eq=False)
@@ -94,10 +105,11 @@ class Inputs:
     undisturbed: Mapping[str, Mapping[str, float]] = Factory(dict)
     timed_on_gpu: Collection[str] = ()  # keys of those that the GPU's clock timed
     waiting: Mapping[str, WaitingFacts] = Factory(dict)  # by scope; none where nothing is known of it
-    code: Mapping[str, CodeLines] = Factory(dict)  # by scope: which lines launch; none where nothing is known of it
+    code: Mapping[str, CodeFacts] = Factory(dict)  # by scope: which lines launch; none where nothing is known of it
     slowest: Mapping[str, str] = Factory(dict)  # of ranks together: the scope of the rank that takes longest, by key
     # By scope and key, where there are several ranks: how long each waits for those that come later.
     rank_waiting: Mapping[str, Mapping[str, RankWaiting]] = Factory(dict)
+    uneven_stages: UnevenStages | None = None  # of a pipeline
     clock: tuple[float, str] | None = None  # of a GPU that is held down: against its highest, and in words
 
 
@@ -112,7 +124,7 @@ class Evaluator:
     inputs: Inputs
     scope: str = ""
     waiting: WaitingFacts | None = None  # None where nothing is known of this scope
-    code: CodeLines | None = None  # the same
+    code: CodeFacts | None = None  # the same
     phases: Mapping[str, Timing] = Factory(dict)  # of a server: its kinds of steps by name
     launches_known: bool = True  # most kernels have a launching call: which region they belong to can be told
 
@@ -152,7 +164,9 @@ class Evaluator:
         facts = Facts()
         kernel_facts(facts, roofed, by_bound)
         limits.add_facts(facts)
-        communication = Communication.of(region, split, rank_waiting)
+        stages = self.inputs.uneven_stages
+        uneven = stages if stages is not None and stages.region == region.key else None
+        communication = Communication.of(region, split, rank_waiting, uneven)
         communication.add_facts(facts, times.now(split))
         time_facts(facts, region, split, families, launches)
         fusion_facts(facts, region, launches)
@@ -191,12 +205,13 @@ class Evaluator:
             launched = self.waiting.launched(region.key) if self.waiting is not None else None
             if launched is not None and pace != 1.0:
                 launched = evolve(launched, time_ns=at_pace(launched.time_ns, pace))
-            launched = launched or Launched.of_sums(launches)
+            launched = launched or Launched.of_sums(launches, places_of_kernels(sources))
             free = Free.all_of(launched, _waiting(region, light, split, verdict, graphable, idle))
             known = Evaluated(
                 *(region, split, light, families, limits, communication, verdict, facts, launched, free, self.gpu),
                 steps=told,
                 phases=self.phases,
+                copied=self.waiting.copied(region.key) if self.waiting is not None and _copies(split) else {},
             )
             found = opportunities(known)
         counted = times.token_count(region, steps, told) if region.time_source == "timeline" else None
@@ -235,7 +250,7 @@ class Evaluator:
         side = self.waiting.gpu_side(region.key) if times.returns_early(split) else None
         if side is not None:
             split = times.from_gpu_side(split, side)
-        if split.host_copies is not None and split.host_copies.value:
+        if _copies(split):
             split.exposed_copies = nanoseconds(self.waiting.exposed_copies(region.key) * pace)
         return split, side
 
@@ -365,6 +380,11 @@ class Evaluator:
         return evaluate("kernels", facts, quality) or cannot_tell("known_share", facts)
 
 
+def _copies(split: TimeSplit) -> bool:
+    """Between host and device."""
+    return split.host_copies is not None and bool(split.host_copies.value)
+
+
 def _action(rule: str) -> str:
     """What to do about a rule."""
     return fix_words()[rule].action
@@ -400,7 +420,7 @@ def _turns(split: TimeSplit, gpus: int) -> str:
 def _steps(side: GpuSide) -> str:
     """How the instances look from the GPU's side."""
     took, idle, between = (shown(nanoseconds(t)) for t in (side.time_ns, side.idle_ns, side.idle_between_ns))
-    each = f" in {side.instances:,} steps, one every {shown(nanoseconds(side.step_ns))}" if side.step_ns else ""
+    each = f" in {side.instances:,} steps, {side.each}" if side.step_ns else ""
     of_that = f", {between} of that between steps" if side.step_ns else ""
     return (
         f"The host runs ahead: the ranges end before their GPU work does. On the GPU it takes {took}{each}, "

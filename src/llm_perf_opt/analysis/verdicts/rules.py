@@ -142,8 +142,12 @@ def _verdict(rule: Rule, values: list[float], facts: Facts, quality: CounterQual
         )
         for c, value in zip(rule.when, values, strict=True)
     ]
-    margin = min((c.margin(v) for c, v in zip(rule.when, values, strict=True)), default=1.0)
-    confidence, reasons = _confidence(margin, quality)
+    margins = [
+        (c.margin(v), f"{_said(c.fact, facts, v)}, where the threshold is {_plain(c.fact, c.threshold, facts)}")
+        for c, v in zip(rule.when, values, strict=True)
+    ]
+    margin, nearest = min(margins, default=(1.0, ""))
+    confidence, reasons = _confidence(margin, nearest, quality)
     advice = next(a for a in rule.advice if _applies(a, facts))
     return Verdict(
         bound=rule.bound,
@@ -162,22 +166,27 @@ def _applies(advice: Advice, facts: Facts) -> bool:
     return all(v is not None and c.holds(v) for c, v in zip(advice.when, values, strict=True))
 
 
-def _confidence(margin: float, quality: CounterQuality) -> tuple[str, list[str]]:
-    coverage, spread = quality.coverage, quality.spread
-    reasons = [f"{margin:.1f} times the threshold" if margin < 100 else "far beyond the threshold"]
+def _confidence(margin: float, nearest: str, quality: CounterQuality) -> tuple[str, list[str]]:
+    """How sure a verdict is, and why; what makes it unsure comes last. `nearest`: the value nearest to its threshold."""
+    coverage, spread, levels = quality.coverage, quality.spread, verdict_rules().confidence
+    *_, needed = levels.values()  # for anything above "low"
+    close = margin < needed["margin"]
+    text = f"{margin:.1f} times the threshold" if margin < 100 else "far beyond the threshold"
+    reasons = [(f"close to the threshold ({nearest})" if close and nearest else text, close)]
     if coverage is not None:
-        reasons.append(f"counters cover {100 * coverage:.0f} % of the kernel time")
+        reasons.append((f"counters cover {100 * coverage:.0f} % of the kernel time", coverage < needed["coverage"]))
     if spread is not None:
-        reasons.append(f"counters ± {100 * spread:.1f} %")
-    reasons += quality.reasons
-    for level, least in verdict_rules().confidence.items():
+        reasons.append((f"counters ± {100 * spread:.1f} %", spread > needed["spread"]))
+    reasons += [(reason, False) for reason in quality.reasons]
+    told = [text for text, _ in sorted(reasons, key=lambda reason: reason[1])]
+    for level, least in levels.items():
         if (
             margin >= least["margin"]
             and (coverage is None or coverage >= least["coverage"])
             and (spread is None or spread <= least["spread"])
         ):
-            return level, reasons
-    return "low", reasons
+            return level, told
+    return "low", told
 
 
 def _said(fact: str, facts: Facts, value: float) -> str:

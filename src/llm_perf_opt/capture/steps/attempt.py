@@ -9,11 +9,13 @@ import contextlib
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import attrs
 from attrs import define
 
 from llm_perf_opt import planning
+from llm_perf_opt.capture.collective_watch import CollectiveWatch
 from llm_perf_opt.capture.commands import Captured, ReportProgress, evaluate, files_in, finish, progress_of, start_table
 from llm_perf_opt.capture.context import RunContext
 from llm_perf_opt.capture.early_end import end_of_timeline
@@ -24,12 +26,14 @@ from llm_perf_opt.diagnosis import diagnose
 from llm_perf_opt.errors import ExitCode, MissingTool, UserError
 from llm_perf_opt.inject import read_log, under_ncu, windows_environment
 from llm_perf_opt.nsight.ncu.argv import build_ncu_cmd, build_ncu_details_cmd, build_ncu_raw_cmd
+from llm_perf_opt.nsight.ncu.rank_options import leaves_out_collectives
 from llm_perf_opt.nsight.ncu.replay_modes import left_out, split_metrics
 from llm_perf_opt.nsight.outcome import absent_metrics
 from llm_perf_opt.nsight.tools import Tool
 from llm_perf_opt.planning import PlannedCapture
 from llm_perf_opt.process.supervise import start_supervised
 from llm_perf_opt.readers.ncu_rep import read_ncu_rep
+from llm_perf_opt.regions.names import visible
 from llm_perf_opt.report.text import counted
 from llm_perf_opt.rundir.directory import RunDirectory
 from llm_perf_opt.rundir.layout import retaken_with
@@ -204,6 +208,8 @@ def _record(run: RunContext, ncu: Tool, attempt: Attempt, expected: int | None, 
     window = ServerWindow.of(run, "ncu", window=most)
     if window is not None:
         environment |= {"LLM_PERF_STEPS": "1", "LLM_PERF_ANNOTATE_LOG": str(notes.resolve())}
+    watch = CollectiveWatch(log) if window is None and leaves_out_collectives(options) else None
+    more: dict[str, Any] = {} if watch is None else {"is_done": watch.is_stuck}
     begun = run.take_head_start(argv, environment)
     if windows is not None:
         if begun is None:
@@ -229,9 +235,13 @@ def _record(run: RunContext, ncu: Tool, attempt: Attempt, expected: int | None, 
         report_progress=run.report_progress,
         held=directory.handles,
         started=None if begun is None else begun.command,
+        **more,
     )
     if window is not None:
         window.finish(run.note)
+    if watch is not None and watch.kernel:
+        run.note(diagnose("COLLECTIVE_REPLAYED", kernel=visible(watch.kernel, 80)))
+        ended = attrs.evolve(ended, done=False, timed_out=True)  # the launcher has to end the other ranks, which wait
     if "--communicator" in argv:
         _take_numbered(report)
     mine = (report.name, log.name, program_log.name)  # one folder holds the files of several captures

@@ -103,9 +103,10 @@ class TimelineStep:
 
     def _record(self, run: RunContext, nsys: Tool) -> Path | None:
         asked = run.request.timeline
-        # Without counters of kernels nothing would be fitted to what is sampled.
-        hz = asked.traffic_hz if run.tools.ncu is not None or run.resume.reports else 0
-        sampling = gpu_metrics.with_sampling(asked.options, nsys, run.directory.path / "nsys", hz)
+        # With the counters of kernels, or where ranks start the program once and have no others.
+        wanted = run.tools.ncu is not None or run.resume.reports or asked.rank is not None
+        hz = asked.traffic_hz if wanted else 0
+        sampling = gpu_metrics.with_sampling(asked.options, nsys, run.directory.path / "nsys", hz, asked.rank)
         if sampling.why_not is not None:
             run.note(sampling.why_not)
         options = _with_stacks(sampling.options, nsys) if asked.lines else sampling.options

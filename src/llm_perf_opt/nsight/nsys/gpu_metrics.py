@@ -26,10 +26,35 @@ from llm_perf_opt.regions.traffic import COUNTERS, ROLES
 
 DEFAULT_HZ = 10_000  # nsys's own; the hardware keeps up with it for any set
 _NAME = Path(TRAFFIC_SET).stem  # nsys wants a set to be called like its file
-_GPU = re.compile(r"^\s*\d+: (?P<architecture>.+) (?P<chip>[A-Z]{2}\w+) \| (?P<name>.+)$", re.MULTILINE)
+_GPU = re.compile(r"^\s*(?P<number>\d+): (?P<architecture>.+) (?P<chip>[A-Z]{2}\w+) \| (?P<name>.+)$", re.MULTILINE)
 _FROM_FILE = "file:<"
 _OF_SAMPLING = re.compile("gpu.metrics", re.IGNORECASE)
 _REASON = re.compile(r"^.+ \| .+ - (?P<why>.+)$", re.MULTILINE)  # of each GPU that cannot be sampled
+
+
+@define(frozen=True)
+class RankOnNode:
+    """A rank of a job, whose GPU is to be sampled and no other's: nsys is started once for each rank.
+
+    A GPU can be sampled by one profiler at a time, and its samples hold the work of all who use it. So it must be clear
+    which GPU is this rank's alone.
+    """
+
+    local: int | None  # its rank on its node; None: nobody says
+    ranks: int | None  # on the node
+    visible: str = ""  # CUDA_VISIBLE_DEVICES
+    gpu_is_own: bool = False  # the launcher says that it gives each rank its GPU
+
+    def gpu(self, listed: Sequence[int]) -> str | None:
+        """What to ask nsys for; None where the rank may share its GPU. `listed`: the numbers that nsys has for them."""
+        chosen = [word for word in self.visible.split(",") if word]
+        if self.ranks == 1 or self.gpu_is_own:
+            return "cuda-visible"
+        if self.local is None or self.ranks is None:
+            return None
+        numbers = [int(word) for word in chosen if word.isdecimal()] if chosen else sorted(listed)
+        enough = self.local < self.ranks <= len(numbers) and len(numbers) == (len(chosen) or len(listed))
+        return str(numbers[self.local]) if enough and numbers[self.local] in listed else None
 
 
 @define
@@ -40,21 +65,26 @@ class Sampling:
     why_not: Diagnosis | None = None
 
 
-def with_sampling(options: NsysOptions, nsys: Tool, folder: Path, hz: int) -> Sampling:
-    """Ask nsys for samples of the GPUs that the program sees. The set is written into `folder`, which is made."""
+def with_sampling(options: NsysOptions, nsys: Tool, folder: Path, hz: int, rank: RankOnNode | None = None) -> Sampling:
+    """Ask nsys for samples of the GPUs that the program sees. The set is written into `folder`, which is made.
+
+    `rank`: it is one of several that are recorded, each by an nsys of its own.
+    """
     if hz <= 0 or any("gpu-metrics" in argument for argument in options.extra_args):  # no wish, or wishes of one's own
         return Sampling(options)
     if why_not := cannot_sample(nsys):
         return Sampling(options, diagnose("TRAFFIC_NOT_SAMPLED", why=why_not))
     devices, _ = said_about_sampling(nsys)
+    chosen: str | None = "cuda-visible" if "cuda-visible" in devices else "all"
+    if rank is not None:
+        chosen = rank.gpu([int(found["number"]) for found in _GPU.finditer(devices)])
+    if chosen is None:
+        return Sampling(options, diagnose("TRAFFIC_NOT_SAMPLED.shared"))
     folder.mkdir(exist_ok=True)
     file = folder / TRAFFIC_SET
     write_text(file, metric_set(_chips(devices)))
     asked = attrs.evolve(
-        options,
-        gpu_metrics_devices="cuda-visible" if "cuda-visible" in devices else "all",
-        gpu_metrics_set=f"file:{file.resolve()}",
-        gpu_metrics_frequency=str(hz),
+        options, gpu_metrics_devices=chosen, gpu_metrics_set=f"file:{file.resolve()}", gpu_metrics_frequency=str(hz)
     )
     return Sampling(asked)
 

@@ -1,6 +1,7 @@
 // Regions as nested boxes: width is time, colour is how busy the GPU was. A box opens when it is chosen.
 
 const ROW = 28;
+const NARROWEST = 0.5;  // pixels; a narrower box is not drawn, and takes no row
 const icicle = byId("icicle");
 
 function measureOf(number) {
@@ -62,14 +63,14 @@ function drawIcicle() {
   const focused = icicle.contains(document.activeElement) ? Number(document.activeElement.dataset.region) : null;
   const width = Math.max(icicle.parentElement.clientWidth - 34, 200);
   const boxes = layout(state.region);
-  const depth = Math.max(0, ...boxes.map((box) => box[3]));
+  const depth = Math.max(0, ...boxes.filter((box) => box[2] * width >= NARROWEST).map((box) => box[3]));
   icicle.setAttribute("viewBox", `0 0 ${width} ${(depth + 1) * ROW}`);
   icicle.setAttribute("height", (depth + 1) * ROW);
   let hidden = 0;
   const nodes = [];
   for (const [number, x, part, level] of boxes) {
     const wide = part * width;
-    if (wide < 0.5) {
+    if (wide < NARROWEST) {
       hidden += 1;
       continue;
     }
@@ -106,7 +107,7 @@ function drawIcicle() {
   byId("icicle-note").textContent = [
     boxes.length ? "" : "No region has a time here: the table has what is known.",
     state.measure === "wall" ? "Width: wall time on the host, all instances." : "Width: GPU time (sum of kernels).",
-    hidden ? `${plural(hidden, "box")} narrower than half a pixel not drawn: choose the region around to see inside.`.replace("boxs", "boxes") : "",
+    hidden ? `${plural(hidden, "box")} too narrow to draw: click the region around to see inside.`.replace("boxs", "boxes") : "",
     "Click a region to look at it alone; click the one above it, or press Esc, to go back.",
   ].filter(Boolean).join(" ");
 }

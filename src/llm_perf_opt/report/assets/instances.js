@@ -119,10 +119,10 @@ function describeInstances(strip, cut) {
     `${plural(strip.instances, "instance")}${part}, in the order they began${data.instancesProfiled ? "" : ", without a profiler"}.`,
     strip.single ? "" : `A bar stands for about ${count(Math.round(strip.instances / strip.bars.length))}: filled to their median, a line from the shortest to the longest.`,
     strip.median === null ? "" : `Steady: median ${duration(strip.median)} (line)${strip.p10 === null ? "" : `, 80 % between ${duration(strip.p10)} and ${duration(strip.p90)} (band)`}.`,
-    runsAhead(strips.region) ? "These are times of the ranges on the host, which runs ahead of the GPU: the times above are those of the work." : "",
+    runsAhead(strips.region) ? "The bars are times of the ranges on the host, which runs ahead of the GPU; the card of the stage has the times of the GPU work." : "",
     strip.bars.some((bar) => bar.warm) ? "Shaded: warm-up." : "No warm-up found.",
     cut ? "Bars with a notch are longer than drawn." : "",
-    recorded ? "Dots: kept launch by launch. Click a bar, or press Enter, to see it in the timeline." : "",
+    recorded ? "Dots: instances kept launch by launch. Click a bar, or press Enter, to see it in the timeline." : "",
   ].filter(Boolean).join(" ");
   byId("instances-readout").textContent = "";
 }

@@ -151,7 +151,7 @@ function describeStrip() {
       return i ? [" ", button] : [button];
     })) : null,
   );
-  byId("strip-readout").textContent = "A column is filled as far as the GPU was busy, in the colours of the kernel families. Point at anything for its numbers; Ctrl + wheel or + and − zoom, drag or ← → move, n and p step through the launches.";
+  byId("strip-readout").textContent = "Each column is filled by the share of time the GPU was busy, coloured by kernel family. Point at anything for its numbers; Ctrl + wheel or + and − to zoom, drag or ← → to move, n and p to step through the launches.";
   strip.setAttribute("aria-label", `${byId("strip-what").textContent}: ${plural(gaps.launches, "launch")}, GPU busy ${percent(gaps.busy, gaps.to - gaps.from)}, ${plural(gaps.list.length, "gap")}`);
   strip.dataset.launches = gaps.launches;
   strip.dataset.gaps = gaps.list.length;
@@ -166,6 +166,7 @@ const devicesShown = () => {
 
 function drawStrip() {
   if (!recorded || shown.instance === null) return;
+  markZoom();
   const ratio = window.devicePixelRatio || 1;
   const full = strip.parentElement.clientWidth - 34;
   const width = full - GUTTER;
@@ -308,21 +309,39 @@ function readGap(gap, event) {
   byId("strip-readout").replaceChildren(el("b", {}, "GPU idle"), ` · ${facts.map((f) => f.join(" ")).join(" · ")}`);
 }
 
-function pointAt(event) {
+// What lies above the GPU's lanes under the pointer: the line the host is in, or a range, with what to say of it.
+function hostUnder(event) {
   const box = strip.getBoundingClientRect();
   const px = event.clientX - box.left - GUTTER, py = event.clientY - box.top;
   const time = shown.from + (px / shown.spots.width) * (shown.to - shown.from);
-  const slack = ((shown.to - shown.from) / shown.spots.width) * 2;
-  const { gpuTop, devices, hostTop } = shown.spots;
-  if (shown.code.length && py >= hostTop && py < hostTop + LANE) {
-    const span = codeAt(time);
-    return span ? showTip(event.clientX, event.clientY, recorded.code.places[span.place], [["host for", duration(span.end - span.start)]]) : hideTip();
+  const { gpuTop, hostTop } = shown.spots;
+  const found = { py, time, above: py < gpuTop - 4, name: null, region: NONE, facts: [] };
+  if (!found.above) return found;
+  if (shown.code.length && py >= hostTop) {
+    const span = py < hostTop + LANE ? codeAt(time) : undefined;
+    return span ? { ...found, name: recorded.code.places[span.place], facts: [["host for", duration(span.end - span.start)]] } : found;
   }
-  if (py < gpuTop - 4) {
-    const lane = Math.floor((py - RULER) / (LANE + 1));
-    const range = shown.ranges.find((r) => r.lane === lane && r.start <= time && time < r.end);
+  const lane = Math.floor((py - RULER) / (LANE + 1));
+  const range = shown.ranges.find((r) => r.lane === lane && r.start <= time && time < r.end);
+  if (!range) return found;
+  return { ...found, name: regions.full[range.region], region: range.region, facts: [["this instance", duration(range.end - range.start)], ...regionFacts(range.region)] };
+}
+
+// A click keeps in the text below what pointing shows; on a range of another region it selects that region.
+function clickAt(event) {
+  const under = hostUnder(event);
+  if (under.region !== NONE && under.region !== state.region) select(under.region);
+  if (under.name === null) pointAt(event);
+  else byId("strip-readout").replaceChildren(el("b", {}, under.name), ` · ${under.facts.map((f) => f.join(" ")).join(" · ")}`);
+}
+
+function pointAt(event) {
+  const { py, time, above, name, facts } = hostUnder(event);
+  const slack = ((shown.to - shown.from) / shown.spots.width) * 2;
+  const { gpuTop, devices } = shown.spots;
+  if (above) {
     shown.hover = null;
-    return range ? showTip(event.clientX, event.clientY, regions.full[range.region], [["this instance", duration(range.end - range.start)], ...regionFacts(range.region)]) : hideTip();
+    return name === null ? hideTip() : showTip(event.clientX, event.clientY, name, facts);
   }
   const lane = Math.floor((py - gpuTop) / (GPU_LANE + 6));
   if (lane < devices.length) {
@@ -350,6 +369,11 @@ function zoomTo(from, to) {
   let begin = Math.min(Math.max(from, low), high - size);
   Object.assign(shown, { from: begin, to: begin + size });
   drawStrip();
+}
+// Where all is shown there is nothing to zoom out of.
+function markZoom() {
+  const all = shown.from <= shown.start && shown.to >= shown.end;
+  for (const id of ["zoom-out", "zoom-fit"]) byId(id).disabled = all;
 }
 const zoomBy = (factor, at = (shown.from + shown.to) / 2) => zoomTo(at - (at - shown.from) * factor, at + (shown.to - at) * factor);
 
@@ -384,16 +408,18 @@ function startStrip() {
     const at = shown.from + ((event.clientX - strip.getBoundingClientRect().left - GUTTER) / shown.spots.width) * (shown.to - shown.from);
     zoomBy(event.deltaY > 0 ? 1.25 : 0.8, at);
   }, { passive: false });
-  let grabbed = null;
-  strip.addEventListener("pointerdown", (event) => { grabbed = { x: event.clientX, from: shown.from, to: shown.to }; strip.setPointerCapture(event.pointerId); });
+  let grabbed = null, dragged = false;
+  strip.addEventListener("pointerdown", (event) => { dragged = false; grabbed = { x: event.clientX, from: shown.from, to: shown.to }; strip.setPointerCapture(event.pointerId); });
   strip.addEventListener("pointerup", () => { grabbed = null; });
   strip.addEventListener("pointermove", (event) => {
     if (shown.instance === null) return;
     if (!grabbed) { pointAt(event); return; }
     hideTip();
+    dragged ||= Math.abs(event.clientX - grabbed.x) > 3;
     const by = ((grabbed.x - event.clientX) / shown.spots.width) * (grabbed.to - grabbed.from);
     zoomTo(grabbed.from + by, grabbed.to + by);
   });
+  strip.addEventListener("click", (event) => { if (!dragged && shown.instance !== null) clickAt(event); });
   strip.addEventListener("pointerleave", () => { hideTip(); if (shown.hover !== null) { shown.hover = null; drawStrip(); } });
   strip.addEventListener("keydown", (event) => {
     const size = shown.to - shown.from;

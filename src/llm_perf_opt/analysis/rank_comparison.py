@@ -1,0 +1,42 @@
+"""All that several ranks of a job say together, from their collectives, their steps and their scopes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from attrs import Factory, define
+
+from llm_perf_opt.analysis.collective_use import collective_use
+from llm_perf_opt.analysis.imbalance import imbalances, kinds_of_calls, send_to_one_another
+from llm_perf_opt.analysis.rank_steps import OfRank, rank_steps
+from llm_perf_opt.analysis.ranks import CommonTimes, RankCalls, common_times, compare_ranks
+from llm_perf_opt.regions.model import Scope
+from llm_perf_opt.regions.rank_skew import CollectiveUse, Imbalance, RankSkew, RankSteps
+from llm_perf_opt.regions.table import RegionTable
+
+
+@define(eq=False)
+class RankComparison:
+    """Of a job; of one rank alone, only its collectives."""
+
+    skew: RankSkew | None = None
+    steps: RankSteps | None = None
+    collectives: list[CollectiveUse] = Factory(list)
+    imbalance: list[Imbalance] = Factory(list)
+    common: CommonTimes = Factory(CommonTimes)
+
+    @staticmethod
+    def of(
+        calls: Sequence[RankCalls], steps: Sequence[tuple[int, OfRank]], scopes: Sequence[Scope], table: RegionTable
+    ) -> RankComparison:
+        """`table`: of all ranks; regions of all scopes get the times of the slowest rank."""
+        kinds = kinds_of_calls(calls, table)
+        skew = compare_ranks(calls, kinds)
+        compared = rank_steps(steps, skew, scopes, table, in_turn=send_to_one_another(kinds))
+        return RankComparison(
+            skew.found if skew is not None else None,
+            compared,
+            collective_use(calls, kinds, skew, table),
+            imbalances(calls, kinds, compared, table),
+            common_times(scopes, skew, table),
+        )
