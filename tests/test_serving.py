@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
 from pathlib import Path
@@ -49,12 +49,12 @@ def wait_until(is_so: Callable[[], bool]) -> None:
 
 
 def served(
-    tmp_path: Path, *options: str, server: Path = SERVER
+    tmp_path: Path, *options: str, server: Path = SERVER, words: Sequence[str] = ()
 ) -> tuple[dict[str, Any], list[list[tuple[int, int, int]]]]:
     """The report of a server that is measured, and what it recorded of its steps."""
     port, records, run = free_port(), tmp_path / "records.json", tmp_path / "run"
     url = ["--url", f"http://127.0.0.1:{port}"]
-    command = [sys.executable, str(server), str(port), str(records)]
+    command = [sys.executable, str(server), str(port), str(records), *words]
     assert main(["measure", *options, *url, "--out", str(run), "--quiet", "--", *command]) == 0
     assert "ended in order" in (run / "measure" / "workload.log").read_text()
     steps, before = json.loads(records.read_text()), 8  # tokens of the request that is sent before the window
@@ -106,6 +106,32 @@ def _phase(step: list[tuple[int, int, int]]) -> str:
 
 def _made(steps: list[list[tuple[int, int, int]]]) -> int:
     return sum(made for step in steps if _phase(step) == "decode_step" for _, made, _ in step)
+
+
+@pytest.mark.slow
+@pytest.mark.process
+@TORCH
+def test_a_server_that_marks_its_own_steps_is_one_like_others(tmp_path: Path) -> None:
+    load = ("--load", "9", "--concurrency", "3", "--prompt-tokens", "90", "--output-tokens", "12")
+    report, steps = served(tmp_path, *load, server=SERVER.with_name("own_server.py"), words=("marked",))
+    regions = {region["key"]: region for region in report["scopes"][-1]["regions"]}
+    phases = Counter(_phase(step) for step in steps)
+    assert {key: region["instances"] for key, region in regions.items()} == phases  # and no call of the model beside
+    timings = [regions[phase]["timing"] for phase in phases]
+    made = sum(timing["steps"]["new_tokens"] for timing in timings)
+    assert made == 9 * 12 or any(timing["warmup"]["instances"] for timing in timings)
+
+
+@pytest.mark.slow
+@pytest.mark.process
+@TORCH
+@pytest.mark.parametrize("marks", ["marked", "bare"])
+def test_steps_that_nobody_knows_are_counted_too(marks: str, tmp_path: Path) -> None:
+    load = ("--load", "2000", "--concurrency", "3", "--prompt-tokens", "90", "--output-tokens", "12")
+    served(tmp_path, "--window", "40", *load, server=SERVER.with_name("own_server.py"), words=(marks,))
+    seen = json.loads((tmp_path / "run" / "measure" / "load.json").read_text())
+    assert seen["requests"]["failed"] == 0
+    assert 0 < seen["requests"]["answered"] < 2000
 
 
 @pytest.mark.slow
@@ -269,10 +295,50 @@ def test_the_window_is_opened_and_closed_from_another_terminal(
     assert main(["window", "stop", str(tmp_path)]) == 2
 
 
+LISTENS = """
+import socket, time
+found = socket.create_server(("127.0.0.1", 0))
+print(found.getsockname()[1], flush=True)
+time.sleep(600)
+"""
+
+
 def test_a_window_that_never_opened_is_said(tmp_path: Path) -> None:
     noted: list[Any] = []
     assert window(tmp_path, after="never printed").finish(noted.append) is None
     assert [diagnosis.code for diagnosis in noted] == ["WINDOW_NOT_OPENED"]
+
+
+@pytest.mark.process
+def test_a_program_that_serves_elsewhere_is_said_with_its_port(tmp_path: Path) -> None:
+    noted: list[Any] = []
+    said: list[str] = []
+    with subprocess.Popen([sys.executable, "-c", LISTENS], stdout=subprocess.PIPE, text=True) as elsewhere:
+        assert elsewhere.stdout is not None
+        port = elsewhere.stdout.readline().strip()
+        try:
+            url = f"http://127.0.0.1:{free_port()}"
+            found = ServerWindow(ServingRequest(load=1, url=url), tmp_path, said.append, into=".")
+            found._said -= 31
+            assert not found.is_done()
+            found._before_end()
+            assert found.finish(noted.append) is None
+        finally:
+            elsewhere.kill()
+    assert f"nothing answers at {url} yet; the program listens on port {port}" in said[0]
+    assert url in noted[0].message
+    assert noted[0].fix.endswith(f"--url http://127.0.0.1:{port}")
+
+
+def test_calls_of_models_count_until_there_are_steps(tmp_path: Path) -> None:
+    found = window(tmp_path, window=10)
+    for calls in (8, 17):
+        found._note(json.dumps({"pid": 1, "event": "steps", "count": 0, "calls": calls}))
+        assert not found.is_done()
+    found._note(json.dumps({"pid": 1, "event": "steps", "count": 9, "calls": 99}))
+    assert not found.is_done()
+    steps_of(found, 10)
+    assert found.is_done()
 
 
 @pytest.mark.process
@@ -313,6 +379,8 @@ class Broken(BaseHTTPRequestHandler):
     """Answers chat alone, without a model's name, and only with what it knows; every other request with garbage."""
 
     requests = 0
+    silent = threading.Event()  # unless it is set, nothing comes after the headers
+    silent.set()
 
     def log_message(self, *words: Any) -> None:
         """Says nothing."""
@@ -330,6 +398,7 @@ class Broken(BaseHTTPRequestHandler):
         Broken.requests += 1
         self.send_response(200)
         self.end_headers()
+        Broken.silent.wait(60)
         if Broken.requests % 2:
             self.wfile.write(b"data: {not json\n\n")
             return
@@ -368,6 +437,24 @@ def test_the_client_counts_what_came_and_what_failed(broken: int) -> None:
     waits = client.waits()
     assert [len(rows) for rows in waits.values()] == [3, 6]  # of three answers of three pieces
     assert all((rows[:, 1] >= rows[:, 0]).all() for rows in waits.values())
+
+
+def test_a_server_that_says_nothing_more_is_given_up(broken: int) -> None:
+    """As one whose engine has died: its connections stay open."""
+    client = LoadClient(ServingRequest(load=9, concurrency=2, prompt_tokens=3, url=f"127.0.0.1:{broken}"))
+    client.patience_s = 0.3
+    Broken.silent.clear()
+    try:
+        client.start()
+        assert not client.gave_up()
+        wait_until(lambda: bool(client.gave_up()))
+        client.stop()
+        found = client.result()
+    finally:
+        Broken.silent.set()
+    assert found["requests"] == {"answered": 0, "failed": 2, "asked": 9}
+    assert found["seconds"] < 0.3
+    assert "no token came for" in found["first_failure"]
 
 
 def test_a_server_that_is_not_there_is_not_ready() -> None:

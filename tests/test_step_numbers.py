@@ -30,38 +30,38 @@ from _llm_perf_annotate import engine_batches
 MS = 1_000_000
 
 
-@pytest.mark.parametrize(
-    ("name", "expected", "phase"),
-    [
-        ("decode_step, batch = 8, tokens = 8, new = 8", (8, 8, 8), "decode_step"),
-        ("verify, batch = 8, tokens = 32", (8, 32, UNKNOWN), "verify"),
-        ("execute_context_0(0)_generation_64(64)", (64, 64, 64), "decode_step"),
-        ("execute_context_1(512)_generation_8(8)", (9, 520, UNKNOWN), "mixed_step"),
-        ("execute_context_0(0)_generation_8(32)", (8, 32, UNKNOWN), "verify"),
-        (
-            "execute_520_context_1(sq512sk900sqsq262144sqsk460800)_generation_8(sq8sk99sqsq8sqsk99)",
-            *((9, 520, UNKNOWN), "mixed_step"),
-        ),
-        ("execute_context_1(888_788544)_generation_0(0)", (1, 888, UNKNOWN), "prefill"),
-        ("step[DECODE bs=64]", (64, 64, 64), "decode_step"),
-        ("step[EXTEND bs=1 toks=4096]", (1, 4096, UNKNOWN), "prefill"),
-        ("step[TARGET_VERIFY bs=4]", (UNKNOWN,) * 3, "verify"),
-        ("step[VERIFY bs=4]", (UNKNOWN,) * 3, "verify"),
-        ("step[DRAFT bs=4 g_sq=12 g_sqsq=36 g_sqsk=90 g_sk=30]", (4, 12, UNKNOWN), "draft"),
-        ("step[DECODE bs=4 g_sq=4 g_sqsq=4 g_sqsk=30 g_sk=30]", (4, 4, 4), "decode_step"),
-        (
-            "step[MIXED bs=9 c=1 g=8 c_sq=512 c_sk=512 c_sqsq=9 c_sqsk=9 g_sq=8 g_sk=9 g_sqsq=8 g_sqsk=9]",
-            (9, 520, UNKNOWN),
-            "mixed_step",
-        ),
-        ("[Executor] _forward_step 60000: 0 ctx reqs, 0 ctx tokens, 32 gen reqs", (32, 32, UNKNOWN), "decode_step"),
-        ("[Executor] _forward_step 7: 1 ctx reqs, 512 ctx tokens, 8 gen reqs", (9, 520, UNKNOWN), "mixed_step"),
-        ("[Executor] _forward_step 7: 2 ctx reqs, 0 gen reqs", (UNKNOWN,) * 3, "prefill"),
-        ("[Executor] _forward_step: 0 ctx reqs, 0 gen reqs", (0, 0, UNKNOWN), "step"),
-        ("train, batch = 8", (UNKNOWN,) * 3, "step"),
-        ("decode_step", (UNKNOWN,) * 3, "decode_step"),
-    ],
-)
+NAMES: list[tuple[str, tuple[int, int, int], str]] = [
+    ("decode_step, batch = 8, tokens = 8, new = 8", (8, 8, 8), "decode_step"),
+    ("verify, batch = 8, tokens = 32", (8, 32, UNKNOWN), "verify"),
+    ("execute_context_0(0)_generation_64(64)", (64, 64, 64), "decode_step"),
+    ("execute_context_1(512)_generation_8(8)", (9, 520, UNKNOWN), "mixed_step"),
+    ("execute_context_0(0)_generation_8(32)", (8, 32, UNKNOWN), "verify"),
+    (
+        "execute_520_context_1(sq512sk900sqsq262144sqsk460800)_generation_8(sq8sk99sqsq8sqsk99)",
+        *((9, 520, UNKNOWN), "mixed_step"),
+    ),
+    ("execute_context_1(888_788544)_generation_0(0)", (1, 888, UNKNOWN), "prefill"),
+    ("step[DECODE bs=64]", (64, 64, 64), "decode_step"),
+    ("step[EXTEND bs=1 toks=4096]", (1, 4096, UNKNOWN), "prefill"),
+    ("step[TARGET_VERIFY bs=4]", (UNKNOWN,) * 3, "verify"),
+    ("step[VERIFY bs=4]", (UNKNOWN,) * 3, "verify"),
+    ("step[DRAFT bs=4 g_sq=12 g_sqsq=36 g_sqsk=90 g_sk=30]", (4, 12, UNKNOWN), "draft"),
+    ("step[DECODE bs=4 g_sq=4 g_sqsq=4 g_sqsk=30 g_sk=30]", (4, 4, 4), "decode_step"),
+    (
+        "step[MIXED bs=9 c=1 g=8 c_sq=512 c_sk=512 c_sqsq=9 c_sqsk=9 g_sq=8 g_sk=9 g_sqsq=8 g_sqsk=9]",
+        (9, 520, UNKNOWN),
+        "mixed_step",
+    ),
+    ("[Executor] _forward_step 60000: 0 ctx reqs, 0 ctx tokens, 32 gen reqs", (32, 32, UNKNOWN), "decode_step"),
+    ("[Executor] _forward_step 7: 1 ctx reqs, 512 ctx tokens, 8 gen reqs", (9, 520, UNKNOWN), "mixed_step"),
+    ("[Executor] _forward_step 7: 2 ctx reqs, 0 gen reqs", (UNKNOWN,) * 3, "prefill"),
+    ("[Executor] _forward_step: 0 ctx reqs, 0 gen reqs", (0, 0, UNKNOWN), "step"),
+    ("train, batch = 8", (UNKNOWN,) * 3, "step"),
+    ("decode_step", (UNKNOWN,) * 3, "decode_step"),
+]
+
+
+@pytest.mark.parametrize(("name", "expected", "phase"), NAMES)
 def test_numbers_and_phases_in_names(name: str, expected: tuple[int, int, int], phase: str) -> None:
     assert (numbers_of(name), phase_of(name)) == (expected, phase)
 

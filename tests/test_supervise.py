@@ -218,6 +218,29 @@ def test_a_server_that_waits_for_a_thread_is_interrupted_again(tmp_path: Path) -
     assert written.read_text() == "times"
 
 
+DEAF = """
+import pathlib, signal, sys, time
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(pathlib.Path(sys.argv[1]).write_text("times") and 0))
+print("ready", flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_server_that_hears_of_no_interrupt_is_told_to_end(tmp_path: Path) -> None:
+    log, written, before = tmp_path / "log", tmp_path / "times", list[str]()
+    ended = run_supervised(
+        [sys.executable, "-c", DEAF, str(written)],
+        log=log,
+        is_done=lambda: "ready" in log.read_text(),
+        before_end=lambda: before.append("ready"),
+        again_s=0.5,
+        grace_s=30,
+    )
+    assert (written.read_text(), before) == ("times", ["ready"])
+    assert ended.seconds < 20
+
+
 def test_a_recording_that_grows_too_large_is_stopped(tmp_path: Path) -> None:
     started = time.monotonic()
     ended = run_supervised(

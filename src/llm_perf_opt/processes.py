@@ -39,6 +39,20 @@ def family(pid: int) -> list[int]:
         return []
 
 
+def listening() -> list[int]:
+    """Ports on which something listens that this process, or what it has started, has started."""
+    import psutil
+
+    found: set[int] = set()
+    for child in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            sockets = (
+                child.net_connections(kind="tcp") if hasattr(child, "net_connections") else child.connections("tcp")
+            )
+            found |= {one.laddr.port for one in sockets if one.status == psutil.CONN_LISTEN}
+    return sorted(found)
+
+
 def open_files(pid: int) -> list[tuple[str, int, tuple[int, int]]]:
     """Name, size and identity (device, inode) of each file a process holds open; deleted ones with their old name.
 

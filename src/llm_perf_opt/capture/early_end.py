@@ -42,15 +42,18 @@ def full_name(end: EarlyEnd) -> str:
 
 
 def ending(run: RunContext, end: EarlyEnd | None) -> dict[str, str]:
-    """The variables for the program under nsys, so that it is ended there."""
-    if end is None:
+    """The variables for the program under nsys, so that it is ended there; and for a server, so that its steps are counted."""
+    serves = run.request.serving.is_asked
+    if end is None and not serves:
         return run.environment
     annotate, log = run.request.annotate, run.directory.path / ANNOTATION_LOG
     environment = run.environment
     if environment.get("LLM_PERF_RANGES") != "1":  # nobody else wants to act on ranges, nor marker ranges for that
         environment = inject.environment(annotate.mode, annotate.depth, ranges=True, log=log)
         environment["LLM_PERF_MARKERS"] = ""
-    return {**environment, **end.windows.environment(run.directory.path / _FILE, log)}
+    if serves:
+        environment = {**environment, "LLM_PERF_STEPS": "1"}
+    return environment if end is None else {**environment, **end.windows.environment(run.directory.path / _FILE, log)}
 
 
 def end_of_timeline(directory: RunDirectory) -> CaptureWindows | None:

@@ -30,6 +30,7 @@ _EXTRAS = {"ignore_eos": True, "stream_options": {"include_usage": True}}  # tha
 _WAYS = list(itertools.product(("/v1/completions", "/v1/chat/completions"), (True, False), (True, False)))
 _NOT_UNDERSTOOD = tuple(f"HTTP {status}:" for status in (400, 404, 405, 422, 501))
 _ANSWER_S = 600.0  # that a server may take for a piece of its answer
+_PATIENCE_S = 180.0  # without a token of any request: a server whose engine has died keeps its connections
 _LONGEST_LINE = 1 << 20  # bytes of a piece
 _LARGEST = 1 << 22  # bytes of an answer that is no stream
 _PERCENTILES = (50, 90, 99)
@@ -70,7 +71,10 @@ class LoadClient:
     _is_understood: bool = False  # the server has answered what is sent this way
     _threads: list[threading.Thread] = Factory(list)
     _first: threading.Thread | None = None  # sends the request that is not counted
+    _moved: float = 0.0  # when something came last
+    _until: float = 0.0  # the same, once no more is expected
     _under_way: dict[int, int] = Factory(dict)  # pieces of answers that have come so far, by thread
+    patience_s: float = _PATIENCE_S
     requests: int = field(init=False)
     _address: tuple[str, int, str] = field(init=False)
 
@@ -107,7 +111,7 @@ class LoadClient:
     def start(self) -> None:
         if not self._model:
             self.is_ready()
-        self.began = time.monotonic()
+        self.began = self._moved = time.monotonic()
         for number in range(min(self.asked.concurrency, self.requests)):
             self._threads.append(threading.Thread(target=self._work, args=(number,), daemon=True))
             self._threads[-1].start()
@@ -119,8 +123,19 @@ class LoadClient:
     def stop(self) -> None:
         """Send no more; of those under way, what has come so far counts."""
         if not self.is_done:
-            self.ended = time.monotonic()
+            self.ended = self._until or time.monotonic()
         self._stop.set()
+
+    def gave_up(self) -> str:
+        """Why no more is to be expected: nothing has come for minutes. Requests under way have failed, then."""
+        still = time.monotonic() - self._moved
+        if self.is_done or still < self.patience_s:
+            return ""
+        why = f"no token came for {still:.0f} s"
+        self._until = self._moved  # the wait for nothing is no part of its throughput
+        with self._lock:
+            self.failures += [why] * sum(thread.is_alive() for thread in self._threads)
+        return why
 
     def _work(self, number: int) -> None:
         while not self._stop.is_set():
@@ -137,7 +152,7 @@ class LoadClient:
                 if self._stop.is_set():  # the server was ended meanwhile
                     break
                 self._under_way.pop(threading.get_ident(), None)
-                self.ended = time.monotonic()
+                self.ended = self._moved = time.monotonic()
                 if isinstance(found, Answered):
                     self.answered.append(found)
                 else:
@@ -181,6 +196,7 @@ class LoadClient:
                 usage = (told.get("usage") if isinstance(told, dict) else None) or usage
                 if _has_text(told):
                     moments.append(time.monotonic())
+                    self._moved = moments[-1]
                     if not self._stop.is_set():
                         self._under_way[threading.get_ident()] = len(moments) - 1
         finally:

@@ -25,7 +25,9 @@ from llm_perf_opt.capture.load_client import LoadClient
 from llm_perf_opt.diagnosis import Diagnosis, diagnose
 from llm_perf_opt.errors import UserError
 from llm_perf_opt.options.values import parse_seconds
+from llm_perf_opt.planning import spoken_seconds
 from llm_perf_opt.process.supervise import Ended, run_supervised
+from llm_perf_opt.processes import listening
 from llm_perf_opt.regions.columns import Int64s
 from llm_perf_opt.request import ServingRequest
 from llm_perf_opt.untrusted import parse_json
@@ -35,6 +37,8 @@ LOAD = "load.json"
 Follow = Mapping[Path, Callable[[str], None]]  # files to read meanwhile, and what to do with their lines
 _WARM = 8  # steps that are not waited for, where nothing else says when to begin
 _READY_S = 1.0  # between two questions whether the server is ready
+_PORTS = 5  # named at the most
+_SAY_S = 30.0  # between two lines that say what is waited for
 _END_S = 5.0  # that a load generator may take to end
 _AGAIN_S = (
     15.0  # that a server may take; transformers waits for a thread that never ends, until it is interrupted again
@@ -53,11 +57,16 @@ class ServerWindow:
         self._client = self._server if asked.load is not None else None
         self._generator: subprocess.Popen[bytes] | None = None
         self._steps: dict[int, int] = {}  # by process
-        self._before = 0  # steps that had run when it was opened
+        self._calls: dict[int, int] = {}  # of models, likewise: they count where nothing says what a step is
+        self._before: dict[bool, int] = {}  # what had run when it was opened: calls, and steps
         self._is_said = False  # what the server was to print, it has printed
         self._is_ready = False  # the server has answered
         self._started, self._looked = time.monotonic(), 0.0
+        self._said = self._started  # when it was said last what is waited for
+        self._ports: list[int] = []  # on which the program listened while nothing answered at the URL
+        self._is_kept = False  # the window was closed before the server was ended
         self.on_kept: Callable[[], None] = lambda: None  # what is done when the window of a kept server is closed
+        self.on_end: Callable[[], None] = lambda: None  # what is done before the server is ended
         self._forget_asked()
 
     @staticmethod
@@ -71,11 +80,12 @@ class ServerWindow:
         notes.unlink(missing_ok=True)
         follow = {notes: self._note, output: self._line, **follow}
         try:
-            ended = run_supervised(argv, follow=follow, is_done=self._may_end, again_s=again_s, **more)
+            ended = run_supervised(
+                argv, follow=follow, is_done=self._may_end, before_end=self._before_end, again_s=again_s, **more
+            )
         finally:
-            kept = self._asked.keep and self.closed_ns is not None
             self.close("the server has ended")
-        if kept and ended.interrupted and not ended.interrupted_twice:
+        if self._is_kept and ended.interrupted and not ended.interrupted_twice:
             return evolve(ended, interrupted=False, done=True)  # that is how one ends that was kept
         return ended
 
@@ -88,15 +98,24 @@ class ServerWindow:
             self.on_kept()
         return not self._asked.keep
 
+    def _before_end(self) -> None:
+        """Clients are to see no server that goes away, and it may have to be killed."""
+        self._is_kept = self._asked.keep and self.closed_ns is not None
+        if self.opened_ns is None and self._asks and not self._is_ready:
+            self._ports = listening()
+        self.close("the server is ended")
+        self.on_end()
+
     def _note(self, line: str) -> None:
         try:
             note = parse_json(line)
         except ValueError:
             return
         if isinstance(note, dict) and note.get("event") == "steps":
-            pid, count = note.get("pid"), note.get("count")
-            if isinstance(pid, int) and isinstance(count, int):
-                self._steps[pid] = count
+            pid = note.get("pid")
+            for name, counts in (("count", self._steps), ("calls", self._calls)):
+                if isinstance(pid, int) and isinstance(count := note.get(name), int):
+                    counts[pid] = count
 
     def _line(self, line: str) -> None:
         after = self._asked.after
@@ -105,7 +124,16 @@ class ServerWindow:
     @property
     def steps(self) -> int:
         """Of the busiest process: workers run the same steps side by side."""
-        return max(self._steps.values(), default=0)
+        return self._counted(bool(max(self._steps.values(), default=0)))
+
+    def _counted(self, steps: bool) -> int:
+        return max((self._steps if steps else self._calls).values(), default=0)
+
+    @property
+    def _done(self) -> int:
+        """Steps since it was opened."""
+        steps = bool(max(self._steps.values(), default=0))
+        return self._counted(steps) - self._before[steps]
 
     def is_done(self) -> bool:
         """Open the window when it is time, and close it; True once it is closed."""
@@ -113,7 +141,27 @@ class ServerWindow:
             self._open()
         elif self.closed_ns is None and self.opened_ns is not None and (why := self._why_closed()):
             self.close(why)
+        if self.closed_ns is None and time.monotonic() - self._said >= _SAY_S:
+            self._said = time.monotonic()
+            self._report_progress(f"  {self._waited_for()} ({spoken_seconds(self._said - self._started)})")
         return self.closed_ns is not None
+
+    def _waited_for(self) -> str:
+        if self.opened_ns is not None:
+            answered = (
+                f"{len(self._client.answered):,} of {self._client.requests:,} requests are answered, "
+                if self._client
+                else ""
+            )
+            return f"the window is open: {answered}{self._done:,} steps so far"
+        if self._is_ready:
+            return "the first request is not answered yet"
+        if self._asks:
+            ports = _named(listening())
+            return f"nothing answers at {self._asked.url} yet" + (
+                f"; the program listens on port {ports}" if ports else ""
+            )
+        return f"the window is not open yet: {self.steps:,} steps so far"
 
     def _may_open(self) -> bool:
         if (self._run / ASKED["start"]).exists():
@@ -122,15 +170,21 @@ class ServerWindow:
         if after is not None:
             seconds = _seconds(after)
             return self._is_said if seconds is None else time.monotonic() - self._started >= seconds
-        if self._client is not None or self._asked.load_command:
+        if self._asks:
             now = time.monotonic()
             if not self._is_ready and now - self._looked >= _READY_S:
                 self._looked, self._is_ready = now, self._server.is_ready()
             return self._is_ready and (self._client is None or self._client.is_warm())
         return self._asked.window is not None and self.steps >= _WARM
 
+    @property
+    def _asks(self) -> bool:
+        """Is the server asked whether it is ready?"""
+        return self._asked.after is None and (self._client is not None or bool(self._asked.load_command))
+
     def _open(self) -> None:
-        self.opened_ns, self._before = time.monotonic_ns(), self.steps
+        self.opened_ns = time.monotonic_ns()
+        self._before = {steps: self._counted(steps) for steps in (False, True)}
         self._report_progress("  the window is open")
         if self._client is not None:
             self._client.start()
@@ -144,11 +198,13 @@ class ServerWindow:
     def _why_closed(self) -> str:
         if (self._run / ASKED["stop"]).exists():
             return "asked for"
-        done = self.steps - self._before
-        if self._asked.window is not None and done >= self._asked.window:
-            return f"{done:,} steps were run"
-        if self._client is not None and self._client.is_done:
-            return "all requests were answered"
+        if self._asked.window is not None and self._done >= self._asked.window:
+            return f"{self._done:,} steps were run"
+        if self._client is not None:
+            if self._client.is_done:
+                return "all requests were answered" if not self._client.failures else "all requests have ended"
+            if why := self._client.gave_up():
+                return why
         if self._generator is not None and self._generator.poll() is not None:
             return "the load generator has ended"
         return ""
@@ -174,17 +230,27 @@ class ServerWindow:
         """Of the built-in client: what for, and rows of from and to."""
         return {} if self._client is None else self._client.waits()
 
+    def _not_opened(self) -> Diagnosis:
+        if self._ports:
+            own = f"http://127.0.0.1:{self._ports[0]}"
+            return diagnose("WINDOW_NOT_OPENED.port", url=self._asked.url, ports=_named(self._ports), own=own)
+        return diagnose("WINDOW_NOT_OPENED", steps=self.steps)
+
     def finish(self, note: Callable[[Diagnosis], None]) -> tuple[int, int] | None:
         """The server has ended: the moments between which it was measured, and what is to be said of it."""
         self.close("the server has ended")
         if self.opened_ns is None or self.closed_ns is None:
-            note(diagnose("WINDOW_NOT_OPENED", steps=self.steps))
+            note(self._not_opened())
             return None
         if self._client is not None:
             found = self._client.result()
             (self._into / LOAD).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
             note(_told(found))
         return self.opened_ns, self.closed_ns
+
+
+def _named(ports: list[int]) -> str:
+    return ", ".join(map(str, ports[:_PORTS]))
 
 
 def run_watched(
@@ -225,7 +291,7 @@ def _told(found: dict[str, Any]) -> Diagnosis:
         cut = found["output_tokens"] and not counts["failed"]
         return diagnose("LOAD.cut", tokens=found["output_tokens"]) if cut else diagnose("LOAD.failed", failed=failed)
     return diagnose(
-        "LOAD",
+        "LOAD.some" if counts["failed"] else "LOAD",
         answered=f"{counts['answered']:,}",
         failed=failed,
         rate=f"{found['output_tokens_per_s'] or 0:,.1f}",

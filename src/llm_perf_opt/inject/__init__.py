@@ -7,11 +7,20 @@ and shares nothing with llm_perf_opt.
 
 from llm_perf_opt.inject.capture_windows import CaptureWindows, Named, windows_environment
 from llm_perf_opt.inject.command import problems
-from llm_perf_opt.inject.environment import DEFAULT_DEPTH, LEVERS, environment, under_ncu, with_levers, with_lines
+from llm_perf_opt.inject.environment import (
+    DEFAULT_DEPTH,
+    ENDING,
+    LEVERS,
+    environment,
+    under_ncu,
+    with_levers,
+    with_lines,
+)
 from llm_perf_opt.inject.log import Annotated, RangesSeen, read_log
 
 __all__ = [
     "DEFAULT_DEPTH",
+    "ENDING",
     "LEVERS",
     "Annotated",
     "CaptureWindows",

@@ -13,6 +13,7 @@ DEFAULT_DEPTH = 3
 # Put on PYTHONPATH: Python imports `sitecustomize` from there when it starts.
 INJECTED = Path(__file__).resolve().with_name("payload")
 LEVERS = INJECTED / "_llm_perf_annotate" / "levers"  # files, one a lever
+ENDING = ".ending"  # in the folder of the timers, once the program is being ended: all times are written then
 OWN_CODE = INJECTED.parents[1] / "metrics" / "own_code.json"  # which code is the program's own
 
 

@@ -53,6 +53,8 @@ PROGRAM_LOG = SETTINGS.get("program_log")  # where the program's own output goes
 PROGRAM_CHANNEL = "LLM_PERF_PROGRAM_OUTPUT"
 # After which whoever has not ended is interrupted again, as one presses Ctrl-C again where a server waits for its threads.
 AGAIN_SECONDS = float(SETTINGS.get("again_s", 0))  # 0: never
+# Then it is asked to end as service managers ask: what a shell has started with & hears of no Ctrl-C.
+AGAIN_BY_TERM_SECONDS = min(AGAIN_SECONDS, 10.0)
 TERM_SECONDS = 5.0
 HURRIED_SECONDS = 1.0
 TAIL_BYTES = 2 << 20  # of a log that is cut: the end says how it ended
@@ -231,6 +233,7 @@ def end_tree(main: int, whom: str) -> int | None:
             continue
         send(number, pids)
         began = sent = time.monotonic()
+        repeats = 0
         while time.monotonic() - began < (HURRIED_SECONDS if Hurry.asked else patience):
             if polite and Hurry.asked:
                 break
@@ -238,9 +241,13 @@ def end_tree(main: int, whom: str) -> int | None:
             status = how if how is not None else status
             if not descendants(os.getpid()):
                 return status
-            if way == 0 and AGAIN_SECONDS and time.monotonic() - sent > AGAIN_SECONDS:
-                send(number, targets())
-                sent = time.monotonic()
+            if (
+                way == 0
+                and AGAIN_SECONDS
+                and time.monotonic() - sent > (AGAIN_BY_TERM_SECONDS if repeats else AGAIN_SECONDS)
+            ):
+                send(signal.SIGTERM if repeats else number, targets())
+                sent, repeats = time.monotonic(), repeats + 1
             time.sleep(0.05)
     return status
 

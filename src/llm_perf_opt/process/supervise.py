@@ -100,6 +100,7 @@ def run_supervised(
     follow: Mapping[Path, Callable[[str], None]] | None = None,
     too_large: Callable[[int], bool] = lambda _: False,
     is_done: Callable[[], bool] = lambda: False,
+    before_end: Callable[[], None] = lambda: None,
     grace_s: float | None = None,
     again_s: float = 0,
     program_pid: Path | None = None,
@@ -115,6 +116,7 @@ def run_supervised(
     `follow`: files to read while it runs (the log among them), each with what to do with a new line.
     `too_large`: asked now and then, with the process id that all others descend from; True ends the command as
     an interruption would. `is_done`: asked at every look; True ends it in the same way.
+    `before_end`: called before it is ended, for whatever reason; not where it ends by itself.
     `program_pid`: a file with the process id of the profiled program, which is then interrupted before the
     profiler (see guard.py); otherwise all are interrupted together.
     `program_log`: where the program's own output goes, see redirect.py.
@@ -152,6 +154,7 @@ def run_supervised(
                         program_over = None
                     ended.done = is_done()
                     if ended.timed_out or ended.interrupted or ended.too_large or ended.done:
+                        before_end()
                         command.end()
                         until = now + longest_end(grace_s)
                         if ended.interrupted:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -34,6 +35,7 @@ from llm_perf_opt.rundir.log_cleaning import clean_logs
 from llm_perf_opt.rundir.manifest import Step
 
 _NAME, _FOLDER, FILE = "measure", "measure", "measure/run.json"
+_WRITTEN_S = 1.5  # after which a server that goes on has written the times of its last steps, also where it is idle
 _ROOM = 1 << 20  # bytes; with less, the times of the last ranges may be missing
 _LOG, _NOTES = "measure/workload.log", "measure/annotate.jsonl"
 
@@ -140,7 +142,7 @@ def _is_full(folder: Path) -> bool:
 
 def _is_empty(times: Path) -> bool:
     """Was no range timed? Names and facts are noted in any case."""
-    return all(file.suffix == ".names" for file in times.iterdir())
+    return all(file.suffix not in (".rows", ".host") for file in times.iterdir())
 
 
 def _can_be_marked(run: RunContext) -> bool:
@@ -205,6 +207,7 @@ def _run_once(run: RunContext, times: Path, number: int) -> tuple[bool, tuple[in
         window = ServerWindow.of(run, _FOLDER, keep=request.serving.keep and not recorded)
         if window is not None:
             window.on_kept = partial(_show_kept, run, times, window)
+            window.on_end = (times / inject.ENDING).touch
         ended = run_watched(
             *(window, request.command),
             notes=notes,
@@ -226,6 +229,7 @@ def _run_once(run: RunContext, times: Path, number: int) -> tuple[bool, tuple[in
 def _show_kept(run: RunContext, times: Path, window: ServerWindow) -> None:
     """What the window of a server holds that goes on; the report follows when it is ended."""
     file = run.directory.path / FILE
+    time.sleep(_WRITTEN_S)
     if window.opened_ns is not None and window.closed_ns is not None:
         with contextlib.suppress(UserError):  # the report says it
             collect([times], file, windows={0: (window.opened_ns, window.closed_ns)})

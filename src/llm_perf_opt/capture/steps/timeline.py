@@ -159,8 +159,6 @@ def _record_timeline(
     notes, window = directory.path / ANNOTATION_LOG, ServerWindow.of(run, "nsys")
     ours = with_lines(ours, log=notes) if asked.lines else ours
     environment = {**ours, **nsys_environment(options), **_library_path(nsys)}
-    if window is not None:
-        environment["LLM_PERF_STEPS"] = "1"
     stop = build_nsys_stop_cmd(nsys.path, session)
     if window is not None:
         window.on_kept = partial(_end_recording, run, stop, log)

@@ -9,11 +9,11 @@ import sys
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
-from . import log
+from . import log, ticker
 from .place import place_of
 from .ranges import DOMAIN, choose
 from .seen_ranges import ranges_seen  # not when the program ends: by then it may have emptied sys.modules
-from .stages import Stages
+from .stages import STEPS, Stages
 
 MODES = ("stages", "modules")
 _OFF = ("", "off")
@@ -22,6 +22,7 @@ _DEFAULT_DEPTH = 3
 # None until torch has been imported, or where nothing is annotated.
 active: Stages | None = None
 _too_early: list[ModuleType] = []  # of engines, imported before torch
+_told = {"count": 0, "calls": 0}  # of the steps, what was noted last
 
 
 def into_torch(torch: ModuleType) -> None:
@@ -43,6 +44,7 @@ def into_torch(torch: ModuleType) -> None:
             _set_marker_ranges(torch, markers)
         except Exception as error:
             log.failed("marking the modules", error, of="ranges")
+    _count_steps()
     if watched or active is not None:
         atexit.register(_note_end)
     _list_modules_at_end()
@@ -78,7 +80,29 @@ def into_nvtx(package: ModuleType) -> None:
     hooks.into_nvtx(package)
     windows.install(None, ranges_seen)
     timers.install(None, ranges_seen)  # of a program without torch: the host clock
+    _count_steps()
     _list_modules_at_end()
+
+
+def _count_steps() -> None:
+    """Of a server, after all that sees ranges: the annotation's steps, and those that the program marks itself."""
+    if ticker.is_asked():
+        from . import program_steps
+
+        if program_steps.install(ranges_seen):
+            ticker.ticker.add(_note_steps)
+
+
+def _note_steps() -> None:
+    """Somebody outside counts the steps, and ends the program after enough of them."""
+    from .program_steps import active as own
+
+    stages = active.counts.copy() if active is not None else {}
+    steps = sum(stages.get(step, 0) for step in STEPS) + (own.count if own is not None else 0)
+    told = {"count": steps, "calls": stages.get("forward", 0)}  # of models, where nothing says what a step is
+    if told != _told:
+        _told.update(told)
+        log.note("steps", **told)
 
 
 def _note_end() -> None:

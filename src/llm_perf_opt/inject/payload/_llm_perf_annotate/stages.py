@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import threading
-from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Callable
 
-from . import log
 from .ranges import Pop, Push
+from .ticker import ticker
 
 if TYPE_CHECKING:
     from .generation import Generation
@@ -16,7 +14,6 @@ if TYPE_CHECKING:
 
 
 STEPS = frozenset(("prefill", "decode_step", "mixed_step", "verify", "step"))  # of a server, or of a loop by hand
-_NOTE_NS = 200_000_000  # between two notes of how many there were
 
 
 class Stages:
@@ -26,16 +23,13 @@ class Stages:
         self.counts: dict[str, int] = {}
         self._push = push
         self.close = pop
-        # Somebody outside counts the steps, and ends the program after enough of them.
-        self._next_note: int | None = 0 if os.environ.get("LLM_PERF_STEPS") == "1" else None
 
     def open(self, name: str, numbers: str = "") -> None:
         """`numbers`: of this instance, behind its name."""
         self.counts[name] = self.counts.get(name, 0) + 1
         self._push(name + numbers)
-        if self._next_note is not None and name in STEPS and (now := monotonic_ns()) >= self._next_note:
-            self._next_note = now + _NOTE_NS
-            log.note("steps", count=sum(self.counts.get(step, 0) for step in STEPS))
+        if not ticker.runs:
+            ticker.start()
 
     def run(self, stage: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Call a function as a stage."""

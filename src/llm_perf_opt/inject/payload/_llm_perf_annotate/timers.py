@@ -30,11 +30,13 @@ from .evidence import Evidence, cpu_times
 from .memory import Memory
 from .place import place_of
 from .seen_ranges import Locked, SeenRanges
+from .ticker import ticker
 
 # Times are nanoseconds of the monotonic clock; GPU times are on the same scale. Bytes are those of PyTorch's allocator.
 ROW = ("name", "thread", "start", "end", "gpu_start", "gpu_end", "memory_peak", "memory_growth")
 UNKNOWN = -(1 << 62)
 _NOTHING = (UNKNOWN, UNKNOWN)
+ENDING = ".ending"  # a file in the folder, there once whoever started the program ends it
 _NO_NAME, _NO_DOMAIN = -1, -2  # instead of the number of a name
 _FLUSH_ROWS = 2048  # of a thread
 _FLUSH_NUMBERS = 4 * _FLUSH_ROWS
@@ -291,11 +293,11 @@ class Timers(Locked):
 
     # -- files ------------------------------------------------------------------------------------
 
-    def _flush(self, of: _Thread, *, last: bool = False) -> None:
+    def _flush(self, of: _Thread, *, last: bool = False, events: bool = True) -> None:
         """Write what a thread has finished. `last`: the program has ended, so that nobody waits for the GPU."""
         try:
             with self._lock:
-                self._write(of, last)
+                self._write(of, last, events)
         except OSError as error:  # a full disk: what could not be written waits for room
             if not last and len(of.host) + _IN_A_ROW * len(of.rows) < _MOST_UNWRITTEN:
                 return
@@ -315,9 +317,9 @@ class Timers(Locked):
             of.host, of.rows, of.waiting = [], [], []
             log.failed("writing the times of ranges", error, of="ranges")
 
-    def _write(self, of: _Thread, last: bool) -> None:
+    def _write(self, of: _Thread, last: bool, events: bool = True) -> None:
         now = of.wrote = monotonic_ns()
-        due = last or len(of.waiting) >= _FLUSH_ROWS or now - of.read > _READ_NS
+        due = events and (last or len(of.waiting) >= _FLUSH_ROWS or now - of.read > _READ_NS)
         if of.waiting and due and (last or not self._is_capturing()):
             of.read = now
             done = len(of.waiting)
@@ -355,14 +357,34 @@ class Timers(Locked):
             return bool(self.evidence.capturing)
         return bool(self._stream.is_capturing())
 
-    def finish(self) -> None:
-        """At the end of the program: wait for the GPU, and write everything."""
+    def write_idle(self) -> None:
+        """From another thread, again and again: write what threads have finished that write nothing more by themselves.
+
+        Events are asked only once the program is being ended (`ENDING`): another thread may begin to capture a graph,
+        which asking would break. It may be one that has to be killed.
+        """
+        if os.path.exists(os.path.join(self._folder, ENDING)):  # noqa: PTH110, PTH118 - slow to import
+            self._write_all()
+            return
+        with self._lock:
+            late = monotonic_ns() - 2 * _FLUSH_NS  # those that are busy have written since
+            idle = [of for of in self._threads if (of.host or of.rows) and of.wrote < late]
+        for of in idle:
+            self._flush(of, events=False)
+
+    def _write_all(self) -> None:
+        """Wait for the GPU, and write everything."""
         with self._lock:
             for of in self._threads:
                 with contextlib.suppress(Exception):  # of a GPU that has failed: the host clock remains
-                    for _, _, last, _ in of.waiting:
+                    for _, _, last, _ in of.waiting[:]:
                         last[0].synchronize()
                 self._flush(of, last=True)
+
+    def finish(self) -> None:
+        """At the end of the program."""
+        with self._lock:
+            self._write_all()
             now, before = cpu_times(), self._cpu_before
             if now is not None and before is not None:
                 self.evidence.note(cpu=[now[0] - before[0], now[1] - before[1]])
@@ -387,6 +409,7 @@ def install(torch: Any, ranges_seen: SeenRanges) -> None:
     ranges_seen.timers = timers  # type: ignore[attr-defined]
     ranges_seen.begin, ranges_seen.end, ranges_seen.undo = timers.begin, timers.end, timers.undo  # type: ignore[method-assign]
     atexit.register(timers.finish)
+    ticker.add(timers.write_idle)
     imports.when_imported({"multiprocessing.util": lambda util: util.register_after_fork(timers, _end_with)})
 
 
