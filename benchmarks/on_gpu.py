@@ -58,19 +58,19 @@ ANNOTATED = [
     "5",
 ]
 PIECES = (
-    Piece("engines", ("serving.py", "--only", "vllm,sglang"), "serving-h200", 120),
+    Piece("engines", ("serving.py", "--only", "vllm,sglang"), "serving-h200", 30),
     Piece("lines", ("lines.py",), "lines-h200", 120),
     Piece("ranks", ("ranks.py",), "ranks-h200", 230),
     Piece("compare", ("compare.py",), "compare-h200", 100),
-    Piece("measured", ("bridge.py", "--only", "alone,profile,measured"), "bridge-h200", 240),
-    Piece("true-time", ("true_time.py",), "true-time-h200", 300),
-    Piece("true-answers", ("true_answers.py",), "true-answers-h200", 290),
+    Piece("measured", ("bridge.py", "--only", "alone,profile,measured"), "bridge-h200", 190),
+    Piece("true-time", ("true_time.py",), "true-time-h200", 390),
+    Piece("true-answers", ("true_answers.py",), "true-answers-h200", 380),
     # Twice, with the results of the first call: it goes on with what is not measured yet.
     Piece("try", ("try_levers.py", "--within", "555"), "", 560),
     Piece("rules", ("rules.py",), "", 340),
     Piece("annotate-cost", ("annotate_cost.py", *ANNOTATED), "annotate-cost-h200", 90),
     Piece("long", ("bridge.py", "--only", "long"), "bridge-h200", 520),
-    Piece("servers", ("serving.py", "--only", "batch,http,command,profiled,served"), "serving-h200", 260),
+    Piece("servers", ("serving.py", "--only", "batch,http,command,profiled,served"), "serving-h200", 290),
     Piece("contract", ("contract_commands.py", "--within", "560", "--jobs", "3"), "contract-commands-h200", 580),
 )
 

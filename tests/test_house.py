@@ -36,7 +36,7 @@ SHARED_NAMES = ("__init__.py", "argv.py", "columns.py", "files.py")
 # that never ends under ncu, a launcher for Ray, lines that compiled kernels were made from, steps that servers mark
 # themselves, and what is kept and said of a server that does not end or answer.
 # Raised only with a capability, in the commit that brings it.
-MOST_LINES = 77_700
+MOST_LINES = 77_350
 
 # Words of the last column of the table in CONTRIBUTING.md, as far as they have no other meaning in this field.
 NOT_OURS = re.compile(
