@@ -424,6 +424,14 @@ def test_a_stage_that_waits_only_because_of_the_profiler_is_not_looked_at_first(
     assert staged([("early", short), ("late", elementwise(300, 4))]).stage == stage
 
 
+def test_where_all_stages_may_wait_only_because_of_the_profiler_the_longest_is_looked_at_first() -> None:
+    def sorts(us: float, count: int) -> list[Launch]:
+        return [("void radix_sort_kernel", us, [("aten::sort", [])])] * count
+
+    assert staged([("late", sorts(2.8, 398))]).confidence == "low"
+    assert staged([("early", sorts(2.9, 400)), ("late", sorts(2.8, 398))]).stage == "early"
+
+
 def test_what_stages_that_differ_in_a_number_take_together_is_told() -> None:
     """Each of four layers is hardly longer than the head."""
     layers = [(f"layers.{n}.mlp", [BIG] * 3) for n in range(4)]
