@@ -260,6 +260,30 @@ def test_a_launch_has_the_line_of_its_stretch_and_none_where_that_is_not_certain
     assert found["triton_poi_fused_sub_2.run"] is found["triton_poi_fused_sub_3.run"] is None
 
 
+def test_a_stretch_of_thousands_of_kernels_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The program waits meanwhile."""
+    tried: list[str] = []
+    comment = compiled._COMMENT
+
+    class Counting:
+        def match(self, line: str) -> Any:
+            tried.append(line)
+            return comment.match(line)
+
+    monkeypatch.setattr(compiled, "_COMMENT", Counting())
+    program = tmp_path / "program.py"
+    program.write_text("h = up(x)\n", encoding="utf-8")
+    trace = _TRACE.format(file=program, line=1, text="h = up(x)")
+    kernels = [
+        f"    # Topologically Sorted Source Nodes: [mul_{n}], Original ATen: [aten.mul]\n    made_{n}.run(x)\n"
+        for n in range(500)
+    ]
+    found = states(tmp_path, "def call(x):\n" + "".join(kernels), [(2, trace)])
+    assert set(found.values()) == {None}
+    assert len(found) == 500
+    assert len(tried) <= 1000
+
+
 def test_a_line_that_is_no_longer_what_it_was_is_not_named(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text("h = up(x) + 1\n", encoding="utf-8")
