@@ -21,7 +21,7 @@ from synthetic import MAIN_THREAD, make_export
 from test_lines import LOOP, MS, read_timeline, step_of, with_marks
 
 sys.path.insert(0, str(INJECTED))
-from _llm_perf_annotate import compiled, log
+from _llm_perf_annotate import compiled, lines, log
 
 # -- in a program that torch compiles ----------------------------------------------------------------
 
@@ -312,6 +312,26 @@ def test_what_torch_no_longer_has_is_said_and_what_fails_never_reaches_the_progr
     assert "cannot be watched" in noted[0]
     assert states(tmp_path, _MODULE, [("no line", "")]) == {}  # type: ignore[list-item]
     assert noted[1].startswith("reading which line a compiled kernel comes from failed and is left out: ValueError")
+
+
+def test_a_mark_that_fails_at_the_end_of_compiled_code_never_reaches_the_program(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In autograd's thread no code of the program is above it."""
+    noted: list[str] = []
+    monkeypatch.setattr(log, "_reported", set())
+    monkeypatch.setattr(log, "note", lambda _event, **facts: noted.append(facts["message"]))
+
+    def fails(_: str) -> None:
+        raise OSError
+
+    found = lines.Lines(lines.OwnCode(json.loads(OWN_CODE.read_text(encoding="utf-8"))), fails)
+    code = compile("x = 1\n", "made.py", "exec")
+    found.add_generated(code, compiled.Generated({1: compiled.Origin("program.py(1): step", "aten.mul")}))
+    found.on, found._last = True, "llm-perf:1"
+    found.leave(None, code)
+    assert not found.on
+    assert noted[0].startswith("marking the lines of the program failed and is left out: OSError")
 
 
 # -- in a recording ----------------------------------------------------------------------------------
