@@ -21,7 +21,7 @@ from synthetic import MAIN_THREAD, make_export
 from test_lines import LOOP, MS, read_timeline, step_of, with_marks
 
 sys.path.insert(0, str(INJECTED))
-from _llm_perf_annotate import compiled, log
+from _llm_perf_annotate import compiled, lines, log
 
 # -- in a program that torch compiles ----------------------------------------------------------------
 
@@ -260,6 +260,30 @@ def test_a_launch_has_the_line_of_its_stretch_and_none_where_that_is_not_certain
     assert found["triton_poi_fused_sub_2.run"] is found["triton_poi_fused_sub_3.run"] is None
 
 
+def test_a_stretch_of_thousands_of_kernels_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The program waits meanwhile."""
+    tried: list[str] = []
+    comment = compiled._COMMENT
+
+    class Counting:
+        def match(self, line: str) -> Any:
+            tried.append(line)
+            return comment.match(line)
+
+    monkeypatch.setattr(compiled, "_COMMENT", Counting())
+    program = tmp_path / "program.py"
+    program.write_text("h = up(x)\n", encoding="utf-8")
+    trace = _TRACE.format(file=program, line=1, text="h = up(x)")
+    kernels = [
+        f"    # Topologically Sorted Source Nodes: [mul_{n}], Original ATen: [aten.mul]\n    made_{n}.run(x)\n"
+        for n in range(500)
+    ]
+    found = states(tmp_path, "def call(x):\n" + "".join(kernels), [(2, trace)])
+    assert set(found.values()) == {None}
+    assert len(found) == 500
+    assert len(tried) <= 1000
+
+
 def test_a_line_that_is_no_longer_what_it_was_is_not_named(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text("h = up(x) + 1\n", encoding="utf-8")
@@ -288,6 +312,26 @@ def test_what_torch_no_longer_has_is_said_and_what_fails_never_reaches_the_progr
     assert "cannot be watched" in noted[0]
     assert states(tmp_path, _MODULE, [("no line", "")]) == {}  # type: ignore[list-item]
     assert noted[1].startswith("reading which line a compiled kernel comes from failed and is left out: ValueError")
+
+
+def test_a_mark_that_fails_at_the_end_of_compiled_code_never_reaches_the_program(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In autograd's thread no code of the program is above it."""
+    noted: list[str] = []
+    monkeypatch.setattr(log, "_reported", set())
+    monkeypatch.setattr(log, "note", lambda _event, **facts: noted.append(facts["message"]))
+
+    def fails(_: str) -> None:
+        raise OSError
+
+    found = lines.Lines(lines.OwnCode(json.loads(OWN_CODE.read_text(encoding="utf-8"))), fails)
+    code = compile("x = 1\n", "made.py", "exec")
+    found.add_generated(code, compiled.Generated({1: compiled.Origin("program.py(1): step", "aten.mul")}))
+    found.on, found._last = True, "llm-perf:1"
+    found.leave(None, code)
+    assert not found.on
+    assert noted[0].startswith("marking the lines of the program failed and is left out: OSError")
 
 
 # -- in a recording ----------------------------------------------------------------------------------

@@ -280,6 +280,16 @@ def test_a_gap_that_several_short_things_fill_is_named_after_them(
     assert [c.what for c in of.idle.causes if c.what] == []
 
 
+def test_threads_that_are_not_known_fill_no_gap() -> None:
+    """Beside a kernel whose launch was not recorded, what some thread in the background did is nothing the GPU waited for."""
+    timeline = made([("step", 0, 22 * MS)], [("k", 1_000, MS), ("k", 2 * MS, 10), ("k", 21 * MS, MS)])
+    timeline.kernels.thread[1] = UNKNOWN
+    events = _short(OPERATOR, *["aten::mul"] * 9)
+    of = performance(evaluated(with_host(timeline, *events, threads=[UNKNOWN] * 9)), "step")
+    assert of.idle is not None
+    assert [c.what for c in of.idle.causes if c.what] == []
+
+
 def test_short_ranges_name_a_gap_but_not_that_of_their_own_region() -> None:
     ranges = [("step", 0, 22 * MS), *((f"part {n}", 2 * MS + n * 2 * MS, 3_500_000 + n * 2 * MS) for n in range(9))]
     timeline = made(ranges, [("k", 1_000, MS), ("k", 21 * MS, MS)])

@@ -17,7 +17,7 @@ from llm_perf_opt.analysis.build import ReportOptions, build_report
 from llm_perf_opt.cli.main import main
 from llm_perf_opt.inject import read_log
 from llm_perf_opt.planning import program_end
-from llm_perf_opt.regions.columns import Process, Ranges, Timeline, Work
+from llm_perf_opt.regions.columns import CodeSpans, Process, Ranges, Timeline, Work
 from llm_perf_opt.regions.model import NCUProfileRegionReport
 from test_join_rules import timeline as recorded_timeline
 
@@ -329,6 +329,31 @@ def test_work_that_took_longer_in_the_recording_takes_what_the_gpu_was_timed_wit
     if busy < 0.1:
         assert found.speed_of_light.now.of("s") == pytest.approx(10 * took)
     assert found.families[0].time.of("s") == pytest.approx(10 * busy)
+
+
+def test_lines_of_copies_that_were_slower_in_the_recording_add_up_to_what_they_take() -> None:
+    """Steps of a copy of 100 ms, which take 80 ms by themselves."""
+    rows = [("step", round(1e9 + i * 2e8), round(1e9 + i * 2e8 + 1.01e8)) for i in range(10)]
+    name = "[CUDA memcpy Host-to-Device]"
+    copied = recorded_timeline(rows, [(name, start + 500_000, 100_000_000) for _, start, _ in rows])
+    alike = np.zeros(10, dtype=np.int32)
+    place = alike + len(copied.strings)
+    start = np.array([start for _, start, _ in rows])
+    timeline = evolve(
+        recorded_timeline(rows, [("gemm", start, 1) for _, start, _ in rows]),
+        strings=[*copied.strings, "/home/me/train.py(7): step", "gemm"],
+        ranges=copied.ranges,
+        copies=copied.kernels,
+        code=CodeSpans(start, start + 10**8, alike, alike, place),
+    )
+    timeline.kernels.name[:] = place + 1
+    measured = _measured(*[("step", 1 + 0.2 * i, 1 + 0.2 * i + 0.08) for i in range(10)])
+    measured = evolve(measured, ranges=evolve(measured.ranges, gpu_start=measured.ranges.start))
+    found = _found(build_report([timeline], ReportOptions(), measured=[measured]))["step"].performance
+    (copies,) = [one for one in found.opportunities if one.kind == "host copies"]
+    assert copies.time.of("s") == pytest.approx(0.8, rel=0.001)
+    assert [line.line for line in copies.lines] == [7]
+    assert copies.lines[0].time_ns == pytest.approx(copies.time.of("ns"), rel=0.001)
 
 
 def test_a_program_that_did_something_else_is_compared_as_a_whole() -> None:

@@ -354,6 +354,8 @@ def test_parameters_that_are_updated_one_by_one_are_a_fix_of_the_optimiser() -> 
     waiting = 20 * 8 * 3e3  # 5 µs of the host for every 2 µs of the GPU
     assert waiting * 0.5 < found["optimizer.fused"].gain_ns < waiting + 20 * 8 * 2e3
     assert "optimizer.fused" not in fixes(parameter * 4)
+    # RMSprop goes through them the same way, and has no fused version.
+    assert "optimizer.fused" not in fixes([one for one in parameter if one[2][0][0] != "aten::lerp_"] * 20)
 
 
 def test_what_experts_wait_for_is_part_of_the_gain() -> None:
@@ -420,6 +422,14 @@ def test_a_stage_that_waits_only_because_of_the_profiler_is_not_looked_at_first(
     alone = staged([("early", short)])
     assert (alone.verdict, alone.confidence) == ("launch", confidence)
     assert staged([("early", short), ("late", elementwise(300, 4))]).stage == stage
+
+
+def test_where_all_stages_may_wait_only_because_of_the_profiler_the_longest_is_looked_at_first() -> None:
+    def sorts(us: float, count: int) -> list[Launch]:
+        return [("void radix_sort_kernel", us, [("aten::sort", [])])] * count
+
+    assert staged([("late", sorts(2.8, 398))]).confidence == "low"
+    assert staged([("early", sorts(2.9, 400)), ("late", sorts(2.8, 398))]).stage == "early"
 
 
 def test_what_stages_that_differ_in_a_number_take_together_is_told() -> None:

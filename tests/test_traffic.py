@@ -281,6 +281,7 @@ def test_a_rank_asks_for_the_samples_of_its_own_gpu_and_no_other() -> None:
     shared = [RankOnNode(1, 2, ""), RankOnNode(0, 2, "0"), RankOnNode(0, 2, "GPU-a,GPU-b"), RankOnNode(0, None)]
     assert [rank.gpu([0]) for rank in shared] == [None] * 4
     assert RankOnNode(0, 2, "8,9").gpu(eight) is None
+    assert RankOnNode(1, 2, "0,0").gpu(eight) is None
 
 
 @pytest.mark.process

@@ -45,7 +45,7 @@ class TimelineRequest:
     max_bytes: int = 2 * 10**9  # a recording that grows beyond is ended; 0: no limit
     recording: str | None = None  # plan for this one instead of taking another
     lines: bool = True  # note which line of the program launches what
-    traffic_hz: int = DEFAULT_HZ  # samples a second of what the GPUs move, where counters are taken; 0: none
+    traffic_hz: int = DEFAULT_HZ  # samples a second of what the GPUs move, with counters or of a `rank`; 0: none
     rank: RankOnNode | None = None  # of a job with an nsys for each rank, whose GPU is to be sampled
 
 

@@ -143,8 +143,8 @@ def _several(timeline: Timeline, process: int, gaps: Gaps) -> IdleLines | None:
     host, ranges, calls = timeline.host, timeline.ranges, timeline.calls
     process_of = np.array(timeline.threads, dtype=np.int32)
     of_range = len(timeline.strings) + np.arange(len(ranges))
-    known = (ranges.process == process) & (ranges.thread != UNKNOWN)
-    chosen = host.process == process, known, process_of[calls.thread] == process
+    known = [(events.process == process) & (events.thread != UNKNOWN) for events in (host, ranges)]
+    chosen = *known, process_of[calls.thread] == process
 
     def together(*columns: Int64s | Int32s) -> Int64s:
         return np.concatenate([one[mine].astype(np.int64) for one, mine in zip(columns, chosen, strict=True)])

@@ -14,6 +14,7 @@ from attrs import define
 from llm_perf_opt.analysis.gaps import Gaps
 from llm_perf_opt.regions.attribution import Attribution
 from llm_perf_opt.regions.columns import UNKNOWN, Bools, Int64s, Timeline
+from llm_perf_opt.regions.distinct import distinct
 from llm_perf_opt.regions.idle import GpuSide
 from llm_perf_opt.regions.intervals import BusyTime
 from llm_perf_opt.regions.rollup import host_copies
@@ -52,7 +53,7 @@ class GpuSteps:
         self._launched: dict[int, _Launched] = {}
         self._found: dict[tuple[int, int], tuple[Int64s, Int64s]] = {}
         self._waits: dict[int, BusyTime] = {}
-        self._behind: dict[int, list[Int64s]] = {}
+        self._behind: dict[int, tuple[list[Int64s], Int64s]] = {}
         self._without_copies: dict[int, BusyTime] = {}
 
     def of(self, process: int, instances: Int64s, region: int) -> GpuSide | None:
@@ -116,14 +117,17 @@ class GpuSteps:
         around = {region}
         while (above := table.parent[min(around, key=table.depth.__getitem__)]) != ROOT:
             around.add(above)
-        same = np.array([domain == table.domain[region] for domain in table.domain] + [False])  # the last is ROOT
+        found, present = self._behind[process]
+        same = np.array([table.domain[number] == table.domain[region] for number in present.tolist()], dtype=np.bool_)
+        others = np.zeros(len(table) + 1, dtype=np.bool_)  # the last is ROOT
+        others[present] = same & ~np.isin(present, list(around)) & ~inside_region(present, region, table)
         beside = np.zeros(len(gaps), dtype=np.bool_)
-        for regions in self._behind[process]:
-            beside |= same[regions] & ~np.isin(regions, list(around)) & ~inside_region(regions, region, table)
+        for regions in found:
+            beside |= others[regions]
         return gaps.start[beside], gaps.end[beside]
 
-    def _work_behind(self, process: int, gaps: Gaps) -> list[Int64s]:
-        """The regions of the work that each gap ends with, domain by domain; ROOT where there is none."""
+    def _work_behind(self, process: int, gaps: Gaps) -> tuple[list[Int64s], Int64s]:
+        """The regions of the work that each gap ends with, domain by domain (ROOT where there is none), and which they are."""
         launched = self._launches(process)
         order = np.argsort(launched.start, kind="stable")
         at = np.searchsorted(launched.start[order], gaps.end)
@@ -138,7 +142,8 @@ class GpuSteps:
                 if domain < len(membership.by_domain):
                     regions[known[mine]] = membership.by_domain[domain][launched.index[work[mine]]]
             found.append(regions)
-        return found
+        used = distinct(*found)
+        return found, used[used != ROOT]
 
     def _launches(self, process: int) -> _Launched:
         if process not in self._launched:

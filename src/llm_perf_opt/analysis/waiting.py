@@ -244,13 +244,10 @@ class Waiting:
 
     def _causes_of_names(self, names: Int64s, otherwise: Int64s) -> Int64s:
         """What parts of a gap are, by the names of what the host was in; `otherwise`: what the gap is."""
-        found = np.where(otherwise == _UNSEEN, _PYTHON, otherwise)
-        for name in np.unique(names).tolist():
-            text = self._timeline.strings[name]
-            kind = _CAUSE_OF_KIND.get(code_kind(text)) or _CAUSE_OF_KIND.get(call_kind(text) if is_call(text) else "")
-            if kind is not None:
-                found[names == name] = CAUSES.index(kind)
-        return found
+        used, which = np.unique(names, return_inverse=True)
+        kinds = np.array([_cause_of_name(self._timeline.strings[name]) for name in used.tolist()], dtype=np.int64)
+        told = kinds[which.reshape(-1)]
+        return np.where(told != UNKNOWN, told, np.where(otherwise == _UNSEEN, _PYTHON, otherwise))
 
     def _has_operators(self, label: Int64s) -> bool:
         strings = self._timeline.strings
@@ -299,6 +296,12 @@ class Waiting:
         else:
             inside[known] = inside_region(regions, region, table) & (regions != region)
         return inside
+
+
+def _cause_of_name(name: str) -> int:
+    """By what the host was in; UNKNOWN: the name says nothing of it."""
+    kind = _CAUSE_OF_KIND.get(code_kind(name)) or _CAUSE_OF_KIND.get(call_kind(name) if is_call(name) else "")
+    return UNKNOWN if kind is None else CAUSES.index(kind)
 
 
 def _only_once(idle: IdleTime, windows: BusyTime) -> list[str]:

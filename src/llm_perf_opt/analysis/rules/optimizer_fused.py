@@ -41,8 +41,9 @@ def _one_by_one(of: Evaluated) -> Iterator[Found]:
     """A loop over the parameters: the GPU may wait for its launches, too."""
     launched = of.launched
     updates = launched.fits(lambda kind: kind.operators[-1:] == _EACH[-1:]) & of.free.rows
+    moments = launched.fits(lambda kind: kind.operators[-1:] == _EACH[:1])
     parameters = updates.sum() * launched.scale / launched.instances
-    if not launched.ordered or parameters < _FEWEST:
+    if not launched.ordered or parameters < _FEWEST or not moments.any():  # RMSprop and Adagrad have no first moment
         return
     marks = np.flatnonzero(launched.fits(lambda kind: kind.operators[-1:] in [(name,) for name in _EACH]))
     near = np.diff(marks) <= _APART
@@ -54,7 +55,7 @@ def _one_by_one(of: Evaluated) -> Iterator[Found]:
     waits = np.maximum(gaps.ns - np.append(0, launched.time_ns[:-1]), 0) if gaps is not None else np.zeros(len(rows))
     waiting = of.free.take_idle(("launch.graph",), float(waits[rows].sum()) * launched.scale)
     idle = sum(part.time_ns for part in waiting)
-    lerp = launched.time(rows & launched.fits(lambda kind: kind.operators[-1:] == _EACH[:1]))
+    lerp = launched.time(rows & moments)
     time = launched.time(rows)
     fused = min(lerp * _FUSED_PASSES / _LERP_PASSES, time)
     gain = Gain(time - fused + idle, 0.5 * idle, time + idle)

@@ -87,10 +87,10 @@ def _worst(stages: Sequence[NCUProfileRegion], fixes: dict[str, list[Fix]]) -> N
     def gain(stage: NCUProfileRegion) -> float:
         return sum(fix.gain_share for fix in fixes[stage.key]) * (all_steady_time(stage) or 0)
 
-    longest, doubted = stages[0], [stage for stage in stages if _may_be_the_profiler(stage)]
-    certain = [stage for stage in stages if stage not in doubted]
-    best = max(certain if longest in doubted and certain else stages, key=gain)
-    little = longest in doubted or gain(longest) < _WORTH * whole
+    longest, certain = stages[0], [stage for stage in stages if not _may_be_the_profiler(stage)]
+    doubted = bool(certain) and _may_be_the_profiler(longest)
+    best = max(certain if doubted else stages, key=gain)
+    little = doubted or gain(longest) < _WORTH * whole
     return best if little and _WORTH * whole <= gain(best) else longest
 
 

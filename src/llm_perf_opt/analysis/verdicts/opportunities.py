@@ -81,7 +81,7 @@ def _lines(of: Evaluated, found: Found) -> list[CodeLine]:
     whole = of.launched.time(found.rows) if found.rows is not None else 0.0
     for place, time in of.launched.lines(found.rows).items() if found.rows is not None and whole else ():
         add(place, time * in_kernels / whole)  # of collectives, it is about those that nothing hides
-    copies = of.split.host_copies.of("ns") if of.split.host_copies is not None else 0.0
+    copies = of.region.inclusive.memory.host_time_ns  # as recorded, like `copied`; `split` may be at another pace
     for place, time in of.copied.items() if found.copies_ns and copies else ():
         add(place, time * found.copies_ns / copies)
     ordered = sorted(times.items(), key=lambda item: -item[1])[:_MOST_LINES]

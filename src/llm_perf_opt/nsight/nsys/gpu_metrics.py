@@ -53,7 +53,7 @@ class RankOnNode:
         if self.local is None or self.ranks is None:
             return None
         numbers = [int(word) for word in chosen if word.isdecimal()] if chosen else sorted(listed)
-        enough = self.local < self.ranks <= len(numbers) and len(numbers) == (len(chosen) or len(listed))
+        enough = self.local < self.ranks <= len(numbers) and len({*numbers}) == (len(chosen) or len(listed))
         return str(numbers[self.local]) if enough and numbers[self.local] in listed else None
 
 

@@ -128,24 +128,29 @@ def states_of(code: CodeType, text: Sequence[str], stretches: Sequence[tuple[int
     lines = sorted({line for _, line in findlinestarts(code) if line is not None and first < line <= len(text)})
     begins = [begin for begin, _ in stretches]
     found: dict[int, Origin | None] = {}
+    known: dict[int, tuple[int, Origin] | None] = {}  # by stretch: it may have thousands of lines
     state: Origin | None = None
     for line in lines:
         if _NO_LAUNCH.match(text[line - 1]) is None:
             at = bisect_right(begins, line) - 1
             state = None
             if at >= 0 and begins[at] > first and stretches[at][1]:
-                end = min([*begins[at + 1 : at + 2], lines[-1] + 1])
-                state = _origin(text, begins[at], line, end, stretches[at][1])
+                if at not in known:
+                    end = min([*begins[at + 1 : at + 2], lines[-1] + 1])
+                    known[at] = _origin(text, begins[at], end, stretches[at][1])
+                origin = known[at]
+                state = origin[1] if origin is not None and origin[0] <= line else None
         found[line] = state
     return found
 
 
-def _origin(text: Sequence[str], begin: int, line: int, end: int, place: str) -> Origin | None:
-    """Of a launch in line `line` of the stretch from `begin` to `end`."""
+def _origin(text: Sequence[str], begin: int, end: int, place: str) -> tuple[int, Origin] | None:
+    """Of the launches in the stretch from `begin` to `end`, and from which line on."""
     comments = [(at, known) for at in range(begin, end) if (known := _COMMENT.match(text[at - 1]))]
-    if len({known[0] for _, known in comments}) != 1 or comments[0][0] > line:
+    if len({known[0] for _, known in comments}) != 1:
         return None
-    return Origin(place, comments[0][1]["operators"][:_MOST_OPERATORS])
+    at, comment = comments[0]
+    return at, Origin(place, comment["operators"][:_MOST_OPERATORS])
 
 
 def _codes_of(module: Any, path: str) -> Iterator[CodeType]:

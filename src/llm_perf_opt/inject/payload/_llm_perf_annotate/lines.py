@@ -154,23 +154,23 @@ class Lines:
 
     def leave(self, frame: FrameType | None, code: CodeType) -> None:
         """A function returns to `frame`: the thread is in the line that called it, there or above."""
-        while frame is not None:
-            if self.look_at(frame.f_code)[1]:
-                self._return_to(frame)
-                return
-            frame = frame.f_back
-        if self.on and self._last and id(code) in self._generated:
-            self._mark(self._last)  # autograd's thread: it works for the one that waits in `backward()`
-            self.charge(1)
+        try:
+            while frame is not None:
+                if self.look_at(frame.f_code)[1]:
+                    self._return_to(frame)
+                    return
+                frame = frame.f_back
+            if self.on and self._last and id(code) in self._generated:
+                self._mark(self._last)  # autograd's thread: it works for the one that waits in `backward()`
+                self.charge(1)
+        except Exception as error:
+            self._failed(error)
 
     def _return_to(self, frame: FrameType) -> None:
         if id(frame.f_code) not in self._generated:
             self.enter(frame.f_code, frame.f_lineno or 0)
         elif self.on:
-            try:
-                self._enter_generated(frame.f_code, frame.f_lineno or 0, frame)
-            except Exception as error:
-                self._failed(error)
+            self._enter_generated(frame.f_code, frame.f_lineno or 0, frame)
 
     def enter_named(self, name: str) -> None:
         """A function with a name of its own begins."""
