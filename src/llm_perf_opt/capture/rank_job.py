@@ -179,7 +179,7 @@ def _on_node(place: Place) -> RankOnNode:
     ranks = next((int(found[1]) for found in said if found), None)
     if ranks is None and place.nodes == 1:
         ranks = place.size
-    own = any(os.environ.get(name) for name in _OWN_GPU)
+    own = any(os.environ.get(name, "0") not in ("", "0") for name in _OWN_GPU)
     return RankOnNode(place.local, ranks, os.environ.get("CUDA_VISIBLE_DEVICES", ""), own)
 
 
