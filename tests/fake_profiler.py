@@ -148,7 +148,15 @@ def at(step: str) -> None:
     if folder and not os.path.exists(f"{folder}/{step}"):
         open(f"{folder}/{step}", "w").close()
         if os.environ.get("FAKE_HOLD") == step:
+            wait_until_happened()
             time.sleep(float(os.environ.get("FAKE_HOLD_S", "2.5")))
+
+
+def wait_until_happened() -> None:
+    """On a busy machine the test may come long after the step has begun."""
+    event, until = os.environ.get("FAKE_HOLD_UNTIL"), time.monotonic() + 60
+    while event and not os.path.exists(event) and time.monotonic() < until:
+        time.sleep(0.01)
 
 
 def begin(step: str) -> None:

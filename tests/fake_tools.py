@@ -9,8 +9,9 @@ Kinds: crash-before, crash-during, crash-after (of writing the report), nothing 
 (half a file and exit 0), hang-before and hang-after (deaf to polite signals). A full disk needs no name: who
 meets one says what the real tool said.
 `FAKE_MARKS` is a folder where each step leaves a file when it begins (`ncu`) and when it writes (`ncu-writes`),
-and where `FAKE_HOLD` names it, waits a while (`FAKE_HOLD_S`): the moment for a signal. `FAKE_LEDGER` is a file that lists every recording
-that was written whole, with its checksum: what must not be lost.
+and where `FAKE_HOLD` names it, waits a while (`FAKE_HOLD_S`): the moment for a signal. With `FAKE_HOLD_UNTIL`, the while
+begins when that file is there. `FAKE_LEDGER` is a file that lists every recording that was written whole, with its
+checksum: what must not be lost.
 
 With `--profile-from-start off` ncu profiles only if the program has said `cudaProfilerStart` in `FAKE_PROFILER`, a file.
 `FAKE_SAMPLING` is `busy` or `refused` where another profiler samples the GPU (since before, or since just now), and `silent`

@@ -281,6 +281,14 @@ class Bench:
             assert time.monotonic() < until, f"{mark} never came"
             time.sleep(0.005)
 
+    def holding(self, step: str) -> dict[str, str]:
+        """A step waits for `let_go`, and a while longer; then a stand-in has enough time to write its report."""
+        marks = {"FAKE_MARKS": str(self.here / "marks"), "FAKE_HOLD_UNTIL": str(self.here / "let-go")}
+        return {**marks, "FAKE_HOLD": step, "LLM_PERF_GRACE_S": "10"}
+
+    def let_go(self) -> None:
+        (self.here / "let-go").touch()
+
     def not_resumed(self) -> Iterator[str]:
         """`llm-perf profile --resume RUN` takes what the kill has cost."""
         got = self.finish(self.start([*OURS, "profile", "--resume", str(self.run)], {}))
@@ -355,10 +363,9 @@ def signalled(step: str, *numbers: signal.Signals, held: str = "") -> Callable[[
     """Signals for us when a step has begun; a second one half a second after the first. `held`: the step that waits."""
 
     def happen(bench: Bench, fault: Fault) -> Got:
-        # Enough time for a stand-in that is held to write its report when it is let go.
-        marks = {"FAKE_MARKS": str(bench.here / "marks"), "FAKE_HOLD": held or step, "LLM_PERF_GRACE_S": "10"}
-        ours = bench.start(bench.argv(fault), {**marks, **fault.variables})
+        ours = bench.start(bench.argv(fault), {**bench.holding(held or step), **fault.variables})
         bench.wait_for(step, ours)
+        bench.let_go()
         for number in numbers:
             time.sleep(0.2)  # a hold lasts longer, and a busy machine notices signals late
             ours.send_signal(number)
@@ -381,8 +388,10 @@ def held_down(step: str, seconds: float) -> Callable[[Bench, Fault], Got]:
     """Ctrl-C held down when a step has begun."""
 
     def happen(bench: Bench, fault: Fault) -> Got:
-        ours = bench.start(bench.argv(fault), {"FAKE_MARKS": str(bench.here / "marks"), **fault.variables})
+        marks = {"FAKE_MARKS": str(bench.here / "marks"), "FAKE_HOLD_UNTIL": str(bench.here / "let-go")}
+        ours = bench.start(bench.argv(fault), {**marks, **fault.variables})
         bench.wait_for(step, ours)
+        bench.let_go()
         repeat(ours, signal.SIGINT, seconds)
         return bench.finish(ours)
 
@@ -403,7 +412,7 @@ def on_a_terminal_that_closes(step: str, *, ignored: bool = False) -> Callable[[
 
     def happen(bench: Bench, fault: Fault) -> Got:
         (bench.here / "said").touch()
-        marks = {"FAKE_MARKS": str(bench.here / "marks"), "FAKE_HOLD": step, "LLM_PERF_GRACE_S": "10", "TERM": "xterm"}
+        marks = {**bench.holding(step), "TERM": "xterm"}
         mine, theirs = pty.openpty()
         try:
             ours = subprocess.Popen(
@@ -417,6 +426,7 @@ def on_a_terminal_that_closes(step: str, *, ignored: bool = False) -> Callable[[
             )
             os.close(theirs)
             bench.wait_for(step, ours)
+            bench.let_go()
             time.sleep(0.2)
         finally:
             os.close(mine)
@@ -434,10 +444,10 @@ def with_signals_blocked(bench: Bench, fault: Fault) -> Got:
 
 def with_signals_blocked_and_interrupted(bench: Bench, fault: Fault) -> Got:
     """The same, and Ctrl-C must still end it."""
-    marks = {"FAKE_MARKS": str(bench.here / "marks"), "FAKE_HOLD": "ncu", "LLM_PERF_GRACE_S": "10"}
     before = partial(signal.pthread_sigmask, signal.SIG_BLOCK, [signal.SIGCHLD, signal.SIGINT])
-    ours = bench.start(bench.argv(fault), {**marks, **fault.variables}, before)
+    ours = bench.start(bench.argv(fault), {**bench.holding("ncu"), **fault.variables}, before)
     bench.wait_for("ncu", ours)
+    bench.let_go()
     time.sleep(0.2)
     ours.send_signal(signal.SIGINT)
     return bench.finish(ours)

@@ -86,9 +86,9 @@ def test_an_interrupted_runner_keeps_its_manifest(tmp_path: Path) -> None:
     bench.fresh()
     argv = [sys.executable, "-m", "llm_perf_opt.runners.deep_profile_runner", f"hydra.run.dir={bench.run}"]
     argv += [f"pipeline.workload.command=[{sys.executable},-c,pass]"]
-    marks = {"FAKE_MARKS": str(bench.here / "marks"), "FAKE_HOLD": "ncu"}
-    ours = bench.start(argv, marks)
+    ours = bench.start(argv, bench.holding("ncu"))
     bench.wait_for("ncu", ours)
+    bench.let_go()
     ours.send_signal(signal.SIGTERM)
     got = bench.finish(ours)
     assert got.code == 130, got.said
@@ -230,6 +230,27 @@ def test_what_is_done_about_an_interrupt_is_not_interrupted(monkeypatch: pytest.
             handler.again()
         heard.append(raised(handler))
     assert heard == [True, False, True, False]
+
+
+class Interrupted:
+    """Whatever is raised while Python takes it apart is printed and dropped."""
+
+    def __init__(self, handler: Interrupts) -> None:
+        self._handler = handler
+
+    def __del__(self) -> None:
+        self._handler(signal.SIGINT, None)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_an_interrupt_that_python_drops_is_raised_at_the_next_look() -> None:
+    handler = Interrupts(once=True)
+    handler.check()
+    Interrupted(handler)  # nothing comes of it
+    with pytest.raises(KeyboardInterrupt):
+        handler.check()
+    handler.again()
+    handler.check()
 
 
 def test_handlers_are_set_whole_even_if_one_of_them_raises() -> None:

@@ -147,6 +147,7 @@ class _Session:
         try:
             with self._ending_in_order():
                 self._take_steps()
+                self.interrupts.check()
                 self._build_while_waiting()
             code = run.code
             directory.finish("interrupted" if run.stopped else "done" if code == ExitCode.DONE else "failed")
@@ -190,7 +191,9 @@ class _Session:
             run.directory.background.start(preload, lambda _: None)
         if not (STAGE_TIMINGS.take(run) and MEASURE.take(run)):
             return
+        self.interrupts.check()
         timeline = TIMELINE.take(run)
+        self.interrupts.check()
         if self.hands_on and timeline is not None:
             with contextlib.suppress(UserError):  # the report says why
                 run.read_timeline(timeline)
@@ -234,6 +237,7 @@ class _Session:
             if not run.failures:  # what failed once would fail, and perhaps take its time, twice
                 self._begin_report()
             directory.background.wait()
+            self.interrupts.check()
         except KeyboardInterrupt as interrupt:
             self._discard()
             raise (InterruptedTwice if run.stopped else KeyboardInterrupt) from interrupt

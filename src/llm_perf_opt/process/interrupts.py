@@ -56,6 +56,7 @@ class Interrupts:
     def __init__(self, *, once: bool = False) -> None:
         self._once = once  # whoever raises it answers it, too
         self._answered = False
+        self._raised = False
         self._last = float("-inf")
         self._waited_s = 0.0
 
@@ -73,14 +74,20 @@ class Interrupts:
         if self._answered or self._last - before < _ONE_WISH_S:
             return
         self._answered = self._once
+        self._raised = True
         raise KeyboardInterrupt
+
+    def check(self) -> None:
+        """Raise once more what has reached nobody: Python drops what is raised while it takes an object apart."""
+        if self._raised:
+            raise KeyboardInterrupt
 
     def answer(self) -> None:
         self._answered = True
 
     def again(self) -> None:
         """What comes now may take long: one more signal stops it."""
-        self._answered = False
+        self._answered = self._raised = False
 
 
 def _is_importing(frame: Any) -> bool:
