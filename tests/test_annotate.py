@@ -194,6 +194,8 @@ def test_hand_written_loops(ran: RunOnce) -> None:
         "a model of one's own": "prefill*2 decode_step",
         "failure": "prefill",
         "after the failure": "prefill",
+        "a row of one request": "prefill decode_step",
+        "a row that may be of several requests": "step*3",
         "no tokens": "forward",
         "compiled": "prefill decode_step",
     }
