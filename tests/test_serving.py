@@ -290,9 +290,7 @@ def test_a_server_that_dies_under_load_has_failed(tmp_path: Path, capsys: pytest
 
 
 @pytest.mark.process
-def test_requests_never_go_to_another_server(
-    broken: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_requests_never_go_to_another_server(broken: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     started, out = tmp_path / "started", tmp_path / "run"
     options = ("--load", "1", "--url", f"http://127.0.0.1:{broken}", "--out", str(out))
     program = f"open({str(started)!r}, 'w')"
@@ -424,6 +422,7 @@ def speaks_something_else() -> Iterator[int]:
 
     threading.Thread(target=hang_up, daemon=True).start()
     yield listener.getsockname()[1]
+    listener.shutdown(socket.SHUT_RDWR)  # or the thread would wait on
     listener.close()
 
 
