@@ -185,6 +185,7 @@ def test_hand_written_loops(ran: RunOnce) -> None:
         "two requests": "prefill decode_step prefill decode_step",
         "pieces of prompt": "prefill*2 decode_step",
         "guessed tokens": "decode_step",
+        "pieces of the prompts of two requests": "prefill*2 decode_step prefill decode_step",
         "next turn": "prefill",
         "one token of prompt": "prefill",
         "static cache used twice": "prefill decode_step prefill decode_step",
@@ -194,6 +195,9 @@ def test_hand_written_loops(ran: RunOnce) -> None:
         "a model of one's own": "prefill*2 decode_step",
         "failure": "prefill",
         "after the failure": "prefill",
+        "a row of one request": "prefill decode_step",
+        "a row that may be of several requests": "step*3",
+        "guessed tokens on a cache that is a list": "decode_step*2",
         "no tokens": "forward",
         "compiled": "prefill decode_step",
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import socket
@@ -238,6 +239,66 @@ def test_a_server_that_is_kept_goes_on_until_it_is_interrupted(
     assert json.loads((run / "manifest.json").read_text())["state"] == "done"
 
 
+KILLS_ITS_WORKER = """
+import nvtx, os, signal, time
+signal.signal(signal.SIGINT, lambda *_: os._exit(0))
+while True:
+    with nvtx.annotate("decode_step, batch = 1, tokens = 1, new = 1"):
+        time.sleep(0.005)
+"""
+
+
+@pytest.mark.process
+def test_a_server_that_ends_at_once_has_left_its_last_steps(tmp_path: Path) -> None:
+    options = ("--window", "20", "--out", str(tmp_path / "run"), "--quiet")
+    assert main(["measure", *options, "--", sys.executable, "-c", KILLS_ITS_WORKER]) == 0
+    (region,) = json.loads((tmp_path / "run" / "report.json").read_text())["scopes"][-1]["regions"]
+    assert region["instances"] >= 20
+
+
+DIES = """
+import os, sys
+from http.server import BaseHTTPRequestHandler, HTTPServer
+answered = 0
+
+class Api(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+
+    def do_POST(self):
+        global answered
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.do_GET()
+        if answered == 3:
+            os._exit(9)
+        answered += 1
+        self.wfile.write(b'data: {"choices": [{"text": "a"}]}\\n\\n')
+
+HTTPServer(("127.0.0.1", int(sys.argv[1])), Api).serve_forever()
+"""
+
+
+@pytest.mark.process
+def test_a_server_that_dies_under_load_has_failed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    port, out = free_port(), tmp_path / "run"
+    options = ("--load", "6", "--concurrency", "1", "--url", f"http://127.0.0.1:{port}", "--out", str(out))
+    assert main(["measure", *options, "--", sys.executable, "-c", DIES, str(port)]) == 4
+    assert "exit code 9" in capsys.readouterr().err
+    counts = json.loads((out / "measure" / "load.json").read_text())["requests"]
+    assert counts == {"answered": 2, "failed": 4, "asked": 6}
+
+
+@pytest.mark.process
+def test_requests_never_go_to_another_server(broken: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    started, out = tmp_path / "started", tmp_path / "run"
+    options = ("--load", "1", "--url", f"http://127.0.0.1:{broken}", "--out", str(out))
+    program = f"open({str(started)!r}, 'w')"
+    assert main(["measure", *options, "--", sys.executable, "-c", program]) == 2
+    assert "Something else already answers at" in capsys.readouterr().err
+    assert not started.exists()
+
+
 # --- the window ---
 
 
@@ -339,6 +400,37 @@ def test_calls_of_models_count_until_there_are_steps(tmp_path: Path) -> None:
     assert not found.is_done()
     steps_of(found, 10)
     assert found.is_done()
+
+
+def test_a_server_that_does_not_answer_its_first_request_is_said(tmp_path: Path) -> None:
+    noted: list[Any] = []
+    found = window(tmp_path, load=1)
+    found._is_ready = True
+    assert found.finish(noted.append) is None
+    assert "did not answer its first request" in noted[0].message
+
+
+@pytest.fixture
+def speaks_something_else() -> Iterator[int]:
+    """A server with a protocol of its own, which hangs up on what it does not understand."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def hang_up() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                listener.accept()[0].close()
+
+    threading.Thread(target=hang_up, daemon=True).start()
+    yield listener.getsockname()[1]
+    listener.shutdown(socket.SHUT_RDWR)  # or the thread would wait on
+    listener.close()
+
+
+def test_a_server_that_speaks_something_else_is_ready_for_a_load_generator_alone(speaks_something_else: int) -> None:
+    url = f"127.0.0.1:{speaks_something_else}"
+    assert LoadClient(ServingRequest(load_command="mine", url=url)).is_ready()
+    assert not LoadClient(ServingRequest(load=1, url=url)).is_ready()
+    assert not LoadClient(ServingRequest(load_command="mine", url=f"127.0.0.1:{free_port()}")).is_ready()
 
 
 @pytest.mark.process

@@ -47,6 +47,8 @@ NAMES: list[tuple[str, tuple[int, int, int], str]] = [
     ("step[VERIFY bs=4]", (UNKNOWN,) * 3, "verify"),
     ("step[DRAFT bs=4 g_sq=12 g_sqsq=36 g_sqsk=90 g_sk=30]", (4, 12, UNKNOWN), "draft"),
     ("step[DECODE bs=4 g_sq=4 g_sqsq=4 g_sqsk=30 g_sk=30]", (4, 4, 4), "decode_step"),
+    ("step[DECODE bs=4 g_sq=4 g_sqsq=4 g_sqsk=30 g_sk=30 forward_id=12]", (4, 4, 4), "decode_step"),
+    ("step[EXTEND bs=1 toks=512 c_sq=512 c_sqsq=9 c_sqsk=9 c_sk=512 forward_id=7]", (1, 512, UNKNOWN), "prefill"),
     (
         "step[MIXED bs=9 c=1 g=8 c_sq=512 c_sk=512 c_sqsq=9 c_sqsk=9 g_sq=8 g_sk=9 g_sqsq=8 g_sqsk=9]",
         (9, 520, UNKNOWN),

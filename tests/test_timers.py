@@ -233,6 +233,27 @@ def test_a_worker_that_multiprocessing_forks_leaves_its_last_ranges(tmp_path: Pa
     assert sorted(names) == ["of the worker", "outer"]
 
 
+FORKED_FIRST = """
+import multiprocessing, sys
+
+def work():
+    import nvtx
+    with nvtx.annotate("of the worker"):
+        pass
+
+worker = multiprocessing.get_context("fork").Process(target=work)
+worker.start()
+worker.join()
+"""
+
+
+def test_a_worker_that_is_forked_before_anything_is_imported_leaves_its_last_ranges(tmp_path: Path) -> None:
+    environment = inject.environment("off", ranges=True, timers=tmp_path)
+    subprocess.run([sys.executable, "-c", FORKED_FIRST], env=environment, check=True)
+    timeline = read_measured(_collected(tmp_path))
+    assert [timeline.strings[number] for number in timeline.ranges.name.tolist()] == ["of the worker"]
+
+
 COMPILES = """
 import nvtx, torch
 step = torch.compile(lambda x: x.sin() + 1, backend="eager")

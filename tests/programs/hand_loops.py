@@ -42,6 +42,13 @@ model(input_ids=prompt[:, 5:], past_key_values=cache)
 model(input_ids=prompt[:, :1], past_key_values=cache)
 part("guessed tokens")
 model(input_ids=prompt[:, :4], past_key_values=cache)
+part("pieces of the prompts of two requests")
+first, second = DynamicCache(config=config), DynamicCache(config=config)
+model(input_ids=prompt, past_key_values=first)
+model(input_ids=prompt[:, :5], past_key_values=second)
+model(input_ids=prompt[:, :1], past_key_values=first)
+model(input_ids=prompt[:, 5:], past_key_values=second)
+model(input_ids=prompt[:, :4], past_key_values=first)
 part("next turn")
 model(input_ids=torch.randint(0, 128, (2, 80)), past_key_values=cache)
 part("one token of prompt")
@@ -101,6 +108,32 @@ with contextlib.suppress(ValueError):
     own(prompt[:, :7])
 part("after the failure")
 own(prompt)
+
+
+class Packs(nn.Module):
+    """A model of a server that puts the tokens of several requests into one row."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(128, 16)
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(16, 16), nn.ReLU()) for _ in range(3))
+
+    def forward(self, ids: torch.Tensor, pos: object = None, cache: object = None, cu_seqlens: object = None) -> object:
+        return self.blocks[0](self.embedding(ids))
+
+
+packs, row = Packs(), prompt[0]
+part("a row of one request")
+packs(row, cache={})
+packs(row[:1], cache={"layer": row})
+part("a row that may be of several requests")
+packs(row, cache={"layer": row})
+packs(row, torch.arange(8))
+packs(row[None], cu_seqlens=torch.tensor([0, 3, 8]))
+part("guessed tokens on a cache that is a list")
+filled = [(torch.ones(1, 2, 4, 8), torch.ones(1, 2, 4, 8))]
+packs(prompt[:, :1], cache=filled)
+packs(prompt[:, :4], cache=filled)
 part("no tokens")
 nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU())(torch.randn(1, 3, 8, 8))
 nn.Linear(4, 4)(torch.randn(1, 4))

@@ -89,8 +89,16 @@ class LoadClient:
             self._model = self.asked.load_model or _first_model(text)
             # A list of models that fails says nothing of the model that is served: transformers lists its cache.
             return status < 500 or self._ask("GET", "/health", timeout=5.0)[0] == 200
-        except (OSError, http.client.HTTPException):
+        except ConnectionRefusedError:
             return False
+        except (ConnectionError, http.client.HTTPException):  # it speaks something else, as a load generator may
+            return self.asked.load is None
+        except OSError:
+            return False
+
+    @property
+    def port(self) -> int:
+        return self._address[1]
 
     def is_warm(self) -> bool:
         """Whether one request, which is not counted, has been answered or has failed: the first call sends it.

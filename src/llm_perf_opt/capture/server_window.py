@@ -40,6 +40,7 @@ _READY_S = 1.0  # between two questions whether the server is ready
 _PORTS = 5  # named at the most
 _SAY_S = 30.0  # between two lines that say what is waited for
 _END_S = 5.0  # that a load generator may take to end
+_DIES_S = 3.0  # that a server may take to end by itself once requests have failed
 _AGAIN_S = (
     15.0  # that a server may take; transformers waits for a thread that never ends, until it is interrupted again
 )
@@ -77,6 +78,11 @@ class ServerWindow:
 
     def watch(self, argv: list[str], notes: Path, output: Path, follow: Follow, again_s: float, **more: Any) -> Ended:
         """Run the server until its window is done. `notes`, `output`: what the annotation and the server write."""
+        if (self._client is not None or self._asks) and self._server.is_ready():
+            raise UserError(
+                f"Something else already answers at {self._asked.url}, and the requests would go there.",
+                "End it; or let this server listen on another port, and name that with --url.",
+            )
         notes.unlink(missing_ok=True)
         follow = {notes: self._note, output: self._line, **follow}
         try:
@@ -96,6 +102,9 @@ class ServerWindow:
             return False
         if was_open and self._asked.keep:
             self.on_kept()
+        if self._client is not None and self._client.failures and self.closed_ns is not None:
+            # Perhaps it is ending by itself, and its exit code says why.
+            return not self._asked.keep and time.monotonic_ns() - self.closed_ns > _DIES_S * 1e9
         return not self._asked.keep
 
     def _before_end(self) -> None:
@@ -157,9 +166,11 @@ class ServerWindow:
         if self._is_ready:
             return "the first request is not answered yet"
         if self._asks:
-            ports = _named(listening())
+            ports = listening()
+            if self._server.port in ports:
+                return f"the program listens at {self._asked.url}, but does not answer over HTTP yet"
             return f"nothing answers at {self._asked.url} yet" + (
-                f"; the program listens on port {ports}" if ports else ""
+                f"; the program listens on port {_named(ports)}" if ports else ""
             )
         return f"the window is not open yet: {self.steps:,} steps so far"
 
@@ -231,6 +242,10 @@ class ServerWindow:
         return {} if self._client is None else self._client.waits()
 
     def _not_opened(self) -> Diagnosis:
+        if self._asks and self._is_ready:
+            return diagnose("WINDOW_NOT_OPENED.first", url=self._asked.url)
+        if self._server.port in self._ports:
+            return diagnose("WINDOW_NOT_OPENED.silent", url=self._asked.url)
         if self._ports:
             own = f"http://127.0.0.1:{self._ports[0]}"
             return diagnose("WINDOW_NOT_OPENED.port", url=self._asked.url, ports=_named(self._ports), own=own)

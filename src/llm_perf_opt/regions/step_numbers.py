@@ -23,7 +23,7 @@ _VLLM = re.compile(
     r"_generation_(?P<sequences>\d{1,7})\((?:sq)?(?P<made>\d{1,9})(?:_\d{1,18}|sk[\dsqk]{1,80})?\)$"
 )
 _SGLANG = re.compile(
-    r"step\[(?P<mode>[A-Z0-9_]{1,40}) bs=(?P<batch>\d{1,7})(?: toks=(?P<tokens>\d{1,9}))?(?P<detail>(?: [a-z_]{1,9}=\d{1,18}){0,12})\]$"
+    r"step\[(?P<mode>[A-Z0-9_]{1,40}) bs=(?P<batch>\d{1,7})(?: toks=(?P<tokens>\d{1,9}))?(?P<detail>(?: [a-z_]{1,20}=\d{1,18}){0,16})\]$"
 )
 _QUERIES = re.compile(r" [cg]_sq=(\d{1,9})")  # tokens of prompts, and of others
 _TENSORRT = re.compile(

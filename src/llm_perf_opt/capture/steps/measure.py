@@ -36,6 +36,7 @@ from llm_perf_opt.rundir.manifest import Step
 
 _NAME, _FOLDER, FILE = "measure", "measure", "measure/run.json"
 _WRITTEN_S = 1.5  # after which a server that goes on has written the times of its last steps, also where it is idle
+_WRITTEN_AT_END_S = 0.5  # the same, once it is told that it is to be ended
 _ROOM = 1 << 20  # bytes; with less, the times of the last ranges may be missing
 _LOG, _NOTES = "measure/workload.log", "measure/annotate.jsonl"
 
@@ -207,7 +208,7 @@ def _run_once(run: RunContext, times: Path, number: int) -> tuple[bool, tuple[in
         window = ServerWindow.of(run, _FOLDER, keep=request.serving.keep and not recorded)
         if window is not None:
             window.on_kept = partial(_show_kept, run, times, window)
-            window.on_end = (times / inject.ENDING).touch
+            window.on_end = partial(_have_written, times)
         ended = run_watched(
             *(window, request.command),
             notes=notes,
@@ -224,6 +225,13 @@ def _run_once(run: RunContext, times: Path, number: int) -> tuple[bool, tuple[in
         run.note(diagnose("NOT_ANNOTATED", problem=trouble))
     went_well = end_undisturbed(run, step, ended, _LOG, first=request.timeline.enable)
     return went_well, None if window is None else window.finish(run.note), {} if window is None else window.waits
+
+
+def _have_written(times: Path) -> None:
+    """What ends a server may kill its workers at once, and their last times would be lost."""
+    (times / inject.ENDING).touch()
+    if any(times.glob("*.names")):
+        time.sleep(_WRITTEN_AT_END_S)
 
 
 def _show_kept(run: RunContext, times: Path, window: ServerWindow) -> None:

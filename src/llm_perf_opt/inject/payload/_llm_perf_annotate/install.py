@@ -44,7 +44,7 @@ def into_torch(torch: ModuleType) -> None:
             _set_marker_ranges(torch, markers)
         except Exception as error:
             log.failed("marking the modules", error, of="ranges")
-    _count_steps()
+    _count_steps(torch)
     if watched or active is not None:
         atexit.register(_note_end)
     _list_modules_at_end()
@@ -80,17 +80,19 @@ def into_nvtx(package: ModuleType) -> None:
     hooks.into_nvtx(package)
     windows.install(None, ranges_seen)
     timers.install(None, ranges_seen)  # of a program without torch: the host clock
-    _count_steps()
+    _count_steps(None)
     _list_modules_at_end()
 
 
-def _count_steps() -> None:
+def _count_steps(torch: ModuleType | None) -> None:
     """Of a server, after all that sees ranges: the annotation's steps, and those that the program marks itself."""
     if ticker.is_asked():
         from . import program_steps
 
         if program_steps.install(ranges_seen):
             ticker.ticker.add(_note_steps)
+        if torch is not None and hasattr(torch._C, "_dynamo"):
+            _hide_from_dynamo(torch, [program_steps])
 
 
 def _note_steps() -> None:

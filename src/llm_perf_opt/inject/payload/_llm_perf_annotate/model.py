@@ -7,6 +7,7 @@ wait for the GPU.
 from __future__ import annotations
 
 import inspect
+import weakref
 from typing import Any
 
 import torch
@@ -19,6 +20,11 @@ TOKENS = (
 CACHES = (
     *("past_key_values", "past_key_value", "cache_params", "kv_cache", "kv_caches", "past_kv"),
     *("past", "cache", "caches", "layer_past", "inference_params", "mems"),
+)
+# Given where the tokens of several requests stand in one row.
+PACKED = (
+    *("cu_seqlens", "cu_seqlens_q", "cu_seq_lens_q", "seq_lens", "seqlens", "lengths"),
+    *("slot_mapping", "block_tables", "block_table"),
 )
 # Plain numbers that say how many tokens came before.
 OFFSETS = ("start_pos", "cur_pos", "start_position", "offset")
@@ -36,10 +42,13 @@ class Model:
         self.stale = False  # a module was met inside it that was not there when it was looked through
         self.looked_through = 0
         self._stepped = False  # single tokens have been decoded since the last prefill
+        # The same of caches, by identity: a server has one for each request.
+        self._decoding: dict[int, weakref.ref[Any]] = {}
         places = _parameters(unwrapped(module))
         self._tokens = _Argument(TOKENS, places)
         self._cache = _Argument(CACHES, places)
         self._offset = _Argument(OFFSETS, places)
+        self._packed = _Argument(PACKED, places)
         self._first = next(iter(places), "")
         # A server packs several requests into one flat row of tokens: it is neither prefill nor decode.
         self._flat = "positions" in places
@@ -57,11 +66,34 @@ class Model:
             return "step"
         if fill != FILLED and module.training and torch.is_grad_enabled():
             return "forward"
+        if length > 1 and self._may_be_several(tokens, fill, args, kwargs):
+            return "step"
         # Several tokens onto a filled cache are the rest of a prompt given in pieces, unless decoding has begun.
-        several_decode = fill == FILLED and self._stepped and length <= MOST_GUESSED
+        cache = self._cache.of(args, kwargs)
+        several_decode = fill == FILLED and length <= MOST_GUESSED and self._has_stepped(cache)
         decodes = fill != EMPTY if length == 1 else several_decode
-        self._stepped = decodes
+        self._note_step(cache, decodes)
         return "decode_step" if decodes else "prefill"
+
+    def _has_stepped(self, cache: Any) -> bool:
+        return object.__hash__(cache) in self._decoding if type(cache).__weakrefoffset__ else self._stepped
+
+    def _note_step(self, cache: Any, decodes: bool) -> None:
+        self._stepped, key = decodes, object.__hash__(cache)
+        if not decodes:
+            self._decoding.pop(key, None)
+        elif key not in self._decoding and type(cache).__weakrefoffset__:  # a tuple is another one after every step
+            self._decoding[key] = weakref.ref(cache, lambda _: self._decoding.pop(key, None))
+
+    def _may_be_several(self, tokens: Any, fill: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Whether a row of tokens may be of several requests, a piece of a prompt or one token of each."""
+        if tokens.dim() > 1:
+            return tokens.shape[0] == 1 and self._packed.of(args, kwargs) is not None
+        if type(self._offset.of(args, kwargs)) is int:
+            return False
+        others = (*args, *kwargs.values())
+        beside = sum(isinstance(other, torch.Tensor) and other.shape == tokens.shape for other in others)
+        return fill in (FILLED, UNKNOWN) or beside > 1 or self._packed.of(args, kwargs) is not None
 
     def _unnamed_tokens(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Models of one's own name their input as they like: whole numbers in one or two dimensions are tokens."""

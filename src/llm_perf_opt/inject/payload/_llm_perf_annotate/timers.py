@@ -411,6 +411,9 @@ def install(torch: Any, ranges_seen: SeenRanges) -> None:
     atexit.register(timers.finish)
     ticker.add(timers.write_idle)
     imports.when_imported({"multiprocessing.util": lambda util: util.register_after_fork(timers, _end_with)})
+    process = sys.modules.get("multiprocessing.process")
+    if process is not None and process.parent_process() is not None:  # in such a child already
+        _end_with(timers)
 
 
 def _end_with(timers: Timers) -> None:
