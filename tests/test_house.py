@@ -34,9 +34,10 @@ SHARED_NAMES = ("__init__.py", "argv.py", "columns.py", "files.py")
 # have one owner, lines of several ranks, a track of the host of recordings without lines, an example for every rule, what
 # stages that differ in a number take together, the cost of PyTorch's profiler in what a graph would gain, a collective
 # that never ends under ncu, a launcher for Ray, lines that compiled kernels were made from, steps that servers mark
-# themselves, and what is kept and said of a server that does not end or answer.
+# themselves, and what is kept and said of a server that does not end or answer, that speaks a protocol of its own,
+# forks its workers late, or feeds prompts in pieces.
 # Raised only with a capability, in the commit that brings it.
-MOST_LINES = 77_350
+MOST_LINES = 77_600
 
 # Words of the last column of the table in CONTRIBUTING.md, as far as they have no other meaning in this field.
 NOT_OURS = re.compile(
