@@ -93,14 +93,14 @@ def following_of(report: NCUProfileRegionReport) -> Following | None:
     """What leads on for somebody who has the page alone: a command that needs no file of the run."""
     answer = report.answer
     stage = next((region for region in stage_regions(report) if region.key == answer.stage), None)
-    if _failure(report) or stage is None or report.rank_steps is not None:
+    if _failure(report) or report.rank_steps is not None or (stage is None and not is_host_only(report)):
         return None
     program, options = _program(report) or "CMD", [*_marked(report), *_serving(report)]
-    asks = stage.performance.verdict.next_step if stage.performance is not None else ""
+    asks = stage.performance.verdict.next_step if stage is not None and stage.performance is not None else ""
     verb, why = "profile", "once the program is changed; llm-perf compare then says whether it helped"
     if is_host_only(report):
         why = "shows what limits each stage, and what to fix first"
-    elif _can_be_tried(report, stage):
+    elif stage is not None and _can_be_tried(report, stage):
         verb, why = "try", "tries the known fixes without changing the program, and compares the outputs"
     elif not answer.fixes or answer.fixes[0].rule == _UNEXPLAINED:
         why = "records the source lines and the counters"
