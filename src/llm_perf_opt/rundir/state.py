@@ -27,6 +27,7 @@ class RunState:
 
     diagnostics: list[Diagnosis]
     selection: dict[str, Any]  # what the run was asked to report
+    verb: str = "profile"
 
     @property
     def reasons(self) -> str:
@@ -50,7 +51,8 @@ def state_of(run: Path) -> RunState | None:
         if manifest["state"] == "running":
             diagnostics.insert(0, _unfinished(steps))
         selection, refused = _selection(manifest.get("selection"))
-        return RunState([*diagnostics, *_gone(run, steps), *refused], selection)
+        verb = manifest["command"][1:2] or ["profile"]
+        return RunState([*diagnostics, *_gone(run, steps), *refused], selection, str(verb[0]))
     except OSError as error:
         return RunState([_unreadable(error.strerror or str(error))], {})
     except ValueError as error:
