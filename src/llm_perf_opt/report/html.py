@@ -292,5 +292,5 @@ def _no_counters(report: NCUProfileRegionReport) -> str:
         )
     return (
         "No counters were recorded: times are complete, bytes and FLOPs are not known. "
-        "Record them with: llm-perf profile -- CMD, or give an .ncu-rep of the same program beside the timeline."
+        "Record them with: llm-perf profile -- CMD, or give an .ncu-rep of the same program along with the timeline."
     )
