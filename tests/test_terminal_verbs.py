@@ -133,7 +133,7 @@ def test_a_folder_of_recordings_names_the_newest(desk: Path, capsys: pytest.Capt
     (desk / "some recordings").mkdir()
     (desk / "some recordings" / "run.sqlite.xz").write_bytes(WARM.read_bytes())
     assert main(["report", "some recordings"]) == 2
-    assert "the newest: 'some recordings/run.sqlite.xz'." in capsys.readouterr().err
+    assert "the newest: 'some recordings/run.sqlite.xz'" in capsys.readouterr().err
     (desk / "empty").mkdir()
     assert main(["report", "empty"]) == 2
     assert "Give a run directory" in capsys.readouterr().err

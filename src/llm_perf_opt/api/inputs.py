@@ -259,13 +259,15 @@ _ENDINGS = (".sqlite", ".nsys-rep", ".ncu-rep", ".trace.json")
 
 def _what_is_in(folder: Path) -> str:
     """The newest run or recordings of a folder that is no run itself: what was meant, most likely."""
-    runs = [path.parent for depth in ("*", "*/*", "*/*/*") for path in folder.glob(f"{depth}/{MANIFEST}")]
+    runs = [
+        path.parent for place in ("*", "*/*", "tmp/profile-output/*") for path in folder.glob(f"{place}/{MANIFEST}")
+    ]
     named = [path for ending in _ENDINGS for path in folder.glob(f"*{ending}*")]
     found = sorted((path for path in (*runs, *named) if path.exists()), key=lambda path: -path.stat().st_mtime)
     if not found:
         return ""
-    more = f" There are {len(found) - 1} more runs and recordings in it." if len(found) > 1 else ""
-    return f"Name what is in it, such as the newest: {shlex.quote(str(found[0]))}.{more}"
+    more = f" ({len(found) - 1} more in it)" if len(found) > 1 else ""
+    return f"Name what is in it, such as the newest: {shlex.quote(str(found[0]))}{more}"
 
 
 def _of_ranks(job: Path) -> list[Path]:
