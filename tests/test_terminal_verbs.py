@@ -225,6 +225,15 @@ def test_what_failed_is_fixed_before_it_is_profiled(desk: Path, capsys: pytest.C
 
 
 @pytest.mark.process
+def test_who_uses_no_pytorch_is_not_told_to_have_its_models_marked(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["measure", "--out", "run", "--", sys.executable, "-c", "pass"]) == 5
+    shown = capsys.readouterr().out
+    assert "was not seen to use PyTorch" in shown
+    assert "--annotate" not in shown
+    assert "Next: Mark the parts that matter with nvtx.annotate or llm_perf_opt.region." in shown
+
+
+@pytest.mark.process
 def test_a_run_that_left_nothing_ends_with_the_three_sentences(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["measure", "--out", "run", "--", sys.executable, "-c", "raise SystemExit('no')"]) == 4
     result, page, following = capsys.readouterr().out.strip().splitlines()[-3:]
