@@ -231,6 +231,10 @@ def test_who_uses_no_pytorch_is_not_told_to_have_its_models_marked(capsys: pytes
     assert "was not seen to use PyTorch" in shown
     assert "--annotate" not in shown
     assert "Next: Mark the parts that matter with nvtx.annotate or llm_perf_opt.region." in shown
+    assert main(["report", "run"]) == 5  # such a run cannot be resumed
+    told = capsys.readouterr().err
+    assert "Mark the parts" in told
+    assert "--resume" not in told
 
 
 @pytest.mark.process

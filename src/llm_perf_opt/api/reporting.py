@@ -127,7 +127,9 @@ def build_from(
             raise
         told = f"{paths[0]} holds no recording. {state.reasons}"
         again = next((note.fix for note in state.diagnostics if note.severity == "error" and note.fix), "")
-        if state.verb == "profile":
+        from llm_perf_opt.rundir.state import RESUMABLE
+
+        if state.made_by in RESUMABLE:
             again = f"Once that is fixed, record what is missing: llm-perf profile --resume {shlex.quote(paths[0])}"
         raise UserError(told, again, ExitCode.NOTHING_CAPTURED) from error
     cpu = inputs.ran_on_cpu(run) if run is not None else ""

@@ -184,7 +184,7 @@ def _show(arguments: argparse.Namespace) -> int:
 
 def _next_commands(run_: Run) -> list[str]:
     """What one would type next."""
-    from llm_perf_opt.capture.resume import RESUMABLE
+    from llm_perf_opt.rundir.state import RESUMABLE
 
     place, manifest = shlex.quote(str(run_.path)), run_.manifest
     ended = run_.state in ("failed", "interrupted", "killed")

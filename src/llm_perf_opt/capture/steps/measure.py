@@ -92,7 +92,8 @@ class Measure:
             run.failures.append(ExitCode.NOTHING_CAPTURED)
             is_marked = run.request.annotate.mode != "off"
             found = diagnose("NOTHING_TIMED.marked" if is_marked else "NOTHING_TIMED")
-            run.note(found if _used_torch(run) else diagnose("NOTHING_TIMED.without_torch"))
+            seen = _used_torch(run) or run.request.serving.is_asked  # a server may end without a word
+            run.note(found if seen else diagnose("NOTHING_TIMED.without_torch"))
         elif not timed and went_well:
             run.report_progress("  no range could be timed: the times will be those of the profiled run")
         # A step that takes too long is stopped, and the others are taken all the same.
