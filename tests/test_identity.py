@@ -107,6 +107,7 @@ def test_the_page_of_times_alone_says_what_to_type(tmp_path: Path) -> None:
     ran = of_run(evolve(measured, diagnostics=[]), workload=["python", "generate.py"], state="done")
     assert (found := following_of(ran)) is not None
     assert found.command == "llm-perf profile -- python generate.py"
+    assert "<b>LLM@generate</b> takes" in render_html(view_of(ran))
 
 
 def test_a_page_says_when_its_numbers_were_recorded_or_that_it_does_not_know(trace: NCUProfileRegionReport) -> None:

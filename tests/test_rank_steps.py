@@ -18,6 +18,7 @@ from llm_perf_opt.regions.gpu_samples import COLUMNS, GpuSamples
 from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport, RegionStats
 from llm_perf_opt.report.closing import following_of, next_of
 from llm_perf_opt.report.html import render_html
+from llm_perf_opt.report.identity import identity
 from llm_perf_opt.report.markdown import render_markdown
 from llm_perf_opt.report.view import view_of
 from test_communication import GEMM, PUBLIC, REDUCE, here, made, report
@@ -154,6 +155,7 @@ def test_where_only_ranges_were_timed_the_ranks_that_differ_are_what_to_look_at_
     ran = evolve(found, environment=found.environment | {"run": {"workload": ["python", "train.py"], "state": "done"}})
     launched = "in place of llm-perf measure, under the same launcher"
     assert next_of(ran, Path("run")) == f"{launched}: llm-perf profile -- python train.py"
+    assert identity(view_of(ran)) == ["10 ms per step"]
     assert (following := following_of(ran)) is not None
     assert (following.command, launched in following.why) == ("llm-perf profile -- python train.py", True)
 

@@ -143,7 +143,8 @@ def _speed(view: View) -> list[str]:
         several = region.timing.steady.median_ns if region.timing and region.timing.steps else None
         each = several or 1e9 / tokens.now.of("token/s")
         return [f"{duration(each)} per token", f"{rate(tokens.now.of('token/s'))} {token_unit(tokens)}"]
-    stage = next((r for r in view.stages if r.key == view.report.answer.stage), None)
+    # Where only ranges were timed, it is the outermost of them, which holds the stages.
+    stage = next((r for r in (*view.stages, *view.regions) if r.key == view.report.answer.stage), None)
     if stage is None or stage.is_whole_recording or (median := each_ns(stage)) is None:
         return []
     return [f"{duration(median)} per {stage.name.strip('# ')}"]
