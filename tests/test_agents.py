@@ -32,7 +32,7 @@ def questions() -> Questions:
 def ask(questions: Questions, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
     """One call as a client makes it: by name, and the answer as JSON."""
     (asked,) = [question for question in questions.all if question.__name__ == tool]
-    text = json.dumps(asked(**arguments), allow_nan=False)
+    text = json.dumps(asked(**arguments), allow_nan=False, indent=2)  # as the SDK writes it
     assert len(text) <= MOST_CHARACTERS
     found: dict[str, Any] = json.loads(text)
     assert found["schema_version"]

@@ -140,7 +140,7 @@ def test_clocks_are_aligned_and_the_late_rank_is_named(together: NCUProfileRegio
 def test_waiting_and_transfer_are_told_apart(together: NCUProfileRegionReport) -> None:
     fixes = {o.rule: o for o in together.opportunities}
     assert fixes["comm.skew"].recoverable.of("ns") == 6_000_000  # of rank 0, which waits for both
-    assert "most for rank 1" in fixes["comm.skew"].because
+    assert "mostly for rank 1" in fixes["comm.skew"].because
     assert fixes["comm.exposed"].recoverable.of("ns") == pytest.approx(400_000)
     verdict = evaluated(together, "step").verdict
     assert (verdict.bound, verdict.title) == ("communication", "waits for a late rank")
@@ -157,7 +157,7 @@ def test_each_rank_names_the_one_it_waits_for(together: NCUProfileRegionReport) 
     late = regions_of(together.scope("rank:1"))["step"].performance
     assert late is not None
     (fix,) = [o for o in late.opportunities if o.rule == "comm.skew"]
-    assert (fix.recoverable.of("ns"), "most for rank 2" in fix.because) == (1_000_000, True)
+    assert (fix.recoverable.of("ns"), "mostly for rank 2" in fix.because) == (1_000_000, True)
 
 
 def test_a_rank_with_more_work_is_found_though_all_take_the_same_time() -> None:

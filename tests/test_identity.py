@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import json
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 from attrs import evolve
 
 from conftest import report as build
+from llm_perf_opt.analysis.report_options import ReportOptions
+from llm_perf_opt.api.reporting import make_report
 from llm_perf_opt.diagnosis import Diagnosis
 from llm_perf_opt.inject.lever_rules import rules_with_levers
+from llm_perf_opt.readers.open import MEASURED
+from llm_perf_opt.regions.columns import UNKNOWN_HERE
 from llm_perf_opt.regions.model import NCUProfileRegionReport
 from llm_perf_opt.report.closing import following_of
 from llm_perf_opt.report.html import render_html
-from llm_perf_opt.report.identity import date_words, identity, notices, program_name, tab_title
+from llm_perf_opt.report.identity import date_words, dated, identity, notices, program_name, tab_title
 from llm_perf_opt.report.view import view_of
 from llm_perf_opt.trying.levers import all_levers
 
@@ -48,7 +54,7 @@ def test_the_tab_says_what_a_token_takes(trace: NCUProfileRegionReport) -> None:
     """Three steps of decode take 83.0 ms."""
     view = view_of(of_run(trace, workload=["python", "generate.py"], settings={"model": {"name": "tiny_llm"}}))
     assert tab_title(view) == "generate.py: 27.7 ms per token"
-    assert identity(view) == ["model tiny_llm", "27.7 ms per token", "36.14 tokens/s"]
+    assert identity(view) == ["model tiny_llm", "27.7 ms per token", "36.14 tokens/s per sequence"]
     assert "<title>generate.py: 27.7 ms per token · llm-perf</title>" in render_html(view)
 
 
@@ -88,6 +94,27 @@ def test_the_page_alone_says_what_to_type(trace: NCUProfileRegionReport) -> None
     assert not typed(of_run(evolve(trace, diagnostics=[Diagnosis("X", "error", "No.", "")]), state="failed"))
 
 
+def test_the_page_of_times_alone_says_what_to_type(tmp_path: Path) -> None:
+    """The stage of the answer, generate(), holds the stages."""
+    names = [["LLM", name] for name in ("generate", "prefill", "decode", "decode_step")]
+    unknown, times = [UNKNOWN_HERE] * 4, [(0, 0, 900), (1, 10, 200), (2, 210, 890), (3, 220, 880)]
+    process = {"run": 0, "pid": 1, "names": names, "once": [], "uuids": []}
+    process["rows"] = [[name, 1, begin * 10**6, end * 10**6, *unknown] for name, begin, end in times]
+    (tmp_path / "run.json").write_text(
+        f'{MEASURED} "version": 2, "gpus": [[]], "processes": {json.dumps([process])}}}\n'
+    )
+    measured = make_report([str(tmp_path / "run.json")], ReportOptions(), quiet=True)
+    ran = of_run(evolve(measured, diagnostics=[]), workload=["python", "generate.py"], state="done")
+    assert (found := following_of(ran)) is not None
+    assert found.command == "llm-perf profile -- python generate.py"
+    assert "<b>LLM@generate</b> takes" in render_html(view_of(ran))
+
+
+def test_a_page_says_when_its_numbers_were_recorded_or_that_it_does_not_know(trace: NCUProfileRegionReport) -> None:
+    assert dated(of_run(trace, started_at="2026-11-06T01:02:03+00:00")) == "recorded 6 November 2026, 01:02 UTC"
+    assert dated(trace).startswith("report made ")
+
+
 def test_a_date_is_one_that_people_read() -> None:
     assert date_words("2026-11-06T01:02:03+02:00") == "5 November 2026, 23:02 UTC"
     assert date_words("<yesterday>") == "<yesterday>"
@@ -102,7 +129,7 @@ def test_one_warning_is_said_itself_and_several_are_counted(trace: NCUProfileReg
 
 
 def test_tokens_a_second_are_a_plain_number_and_a_whole_recording_is_no_step() -> None:
-    assert identity(view_of(report("nsys-*-ranks.sqlite"))) == ["60.8 µs per token", "16,446 tokens/s"]
+    assert identity(view_of(report("nsys-*-ranks.sqlite"))) == ["60.8 µs per token", "16,446 tokens/s per sequence"]
     unmarked = view_of(report("names.sqlite"))
     whole = [evolve(r, key="whole", range_kind="recording") for r in unmarked.stages[:1]]
     shown = evolve(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +16,9 @@ from llm_perf_opt.analysis.rank_steps import _difference
 from llm_perf_opt.regions.columns import Timeline
 from llm_perf_opt.regions.gpu_samples import COLUMNS, GpuSamples
 from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport, RegionStats
+from llm_perf_opt.report.closing import following_of, next_of
 from llm_perf_opt.report.html import render_html
+from llm_perf_opt.report.identity import identity
 from llm_perf_opt.report.markdown import render_markdown
 from llm_perf_opt.report.view import view_of
 from test_communication import GEMM, PUBLIC, REDUCE, here, made, report
@@ -147,6 +150,14 @@ def test_where_only_ranges_were_timed_the_ranks_that_differ_are_what_to_look_at_
     )
     assert "llm-perf profile" in answer.do_first
     assert "differently" not in build_report([ranks[0], ranks[2]], ReportOptions()).answer.do_first
+    # A rank alone would wait for the others: its launcher has to start it.
+    found = build_report(ranks, ReportOptions())
+    ran = evolve(found, environment=found.environment | {"run": {"workload": ["python", "train.py"], "state": "done"}})
+    launched = "in place of llm-perf measure, under the same launcher"
+    assert next_of(ran, Path("run")) == f"{launched}: llm-perf profile -- python train.py"
+    assert identity(view_of(ran)) == ["10 ms per step"]
+    assert (following := following_of(ran)) is not None
+    assert (following.command, launched in following.why) == ("llm-perf profile -- python train.py", True)
 
 
 def test_a_slower_clock_is_the_reason_where_somebody_looked() -> None:

@@ -94,6 +94,15 @@ def test_runs_are_listed_newest_first_with_state_and_size(capsys: pytest.Capture
     shown = capsys.readouterr().out
     assert "python model.py" in shown
     assert "3 runs" in shown
+    # What came of each: why it failed, what its trial found.
+    (HOME / "b" / "try.json").write_text('{"schema_version": "1.0", "sentences": [\n"Faster \\"by far\\".", "Same."]}')
+    content = json.loads((HOME / "a" / "manifest.json").read_text())
+    content["diagnostics"] = [{"code": "X", "severity": "error", "message": "It fell over.", "fix": "", "scope": None}]
+    (HOME / "a" / "manifest.json").write_text(json.dumps(content))
+    assert main(["runs", "list"]) == 0
+    shown = capsys.readouterr().out
+    assert '  Faster "by far".\n' in shown
+    assert "  It fell over.\n" in shown
 
 
 def test_no_runs_are_no_error(capsys: pytest.CaptureFixture[str]) -> None:

@@ -514,7 +514,7 @@ def test_the_report_of_a_cpu_run_says_what_a_cpu_run_can_say(
             r"LLM@generate takes [\d.]+ m?s without a profiler \([\d.]+ m?s under it[^)]*\): (.*?)\.(?:\s|<|$)", text
         )
         assert where, text  # the longer stage comes first, and on a busy machine that may be either
-        tokens = re.search(r"decode [\d.]+ m?s \([\d.]+ %, ([\d.,]+) tokens/s\)", where[1])
+        tokens = re.search(r"decode [\d.]+ m?s \([\d.]+ %, ([\d.,]+) tokens/s per sequence\)", where[1])
         assert tokens
         # The rate of the timed passes, not that of the one batch under PyTorch's profiler.
         each = metrics(run)["timing"]["time_per_output_token_ms"]["mean"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -250,7 +251,8 @@ def test_a_sweep_on_a_cpu_compares_what_the_jobs_took(tmp_path: Path, capsys: py
     assert found["keys"] == ["infer.max_new_tokens"]
     assert len({job["stage"] for job in found["jobs"]}) == 1
     assert all(job["time_ns"] and job["tokens_per_s"] and not job["problem"] for job in found["jobs"])
-    assert "Shortest time: infer.max_new_tokens=2 (job 0)" in capsys.readouterr().out
+    # On a busy machine one job may be the best in both.
+    assert re.search(r"shortest time[^\n]*: infer\.max_new_tokens=2 \(job 0\)", capsys.readouterr().out, re.IGNORECASE)
     assert any(job["on_front"] for job in found["jobs"])
     assert found["best"].keys() == {"tokens_per_s", "time_ns"}
     assert not list((tmp_path / "sweep").glob("*/report.json"))

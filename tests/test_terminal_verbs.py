@@ -119,6 +119,35 @@ def test_what_has_no_page_says_how_to_get_one(desk: Path, capsys: pytest.Capture
     assert capsys.readouterr().err.strip().endswith("llm-perf open run")  # such as `llm-perf demo` leaves
 
 
+def test_the_page_of_a_trial_comes_before_that_of_the_program_as_it_is(
+    desk: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (desk / "run").mkdir()
+    for name in ("report.html", "try.html"):
+        (desk / "run" / name).touch()
+    assert main(["open", "run", "--quiet"]) == 0
+    assert capsys.readouterr().out.strip().endswith("try.html")
+
+
+def test_a_folder_of_recordings_names_the_newest(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (desk / "some recordings").mkdir()
+    (desk / "some recordings" / "run.sqlite.xz").write_bytes(WARM.read_bytes())
+    assert main(["report", "some recordings"]) == 2
+    assert "the newest: 'some recordings/run.sqlite.xz'" in capsys.readouterr().err
+    (desk / "empty").mkdir()
+    assert main(["report", "empty"]) == 2
+    assert "Give a run directory" in capsys.readouterr().err
+
+
+def test_what_ncu_printed_says_how_to_get_a_recording(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (desk / "ncu.log").write_text("==ERROR== ERR_NVGPUCTRPERM - The user does not have permission\n")
+    assert main(["report", "ncu.log"]) == 2
+    assert "llm-perf doctor checks" in capsys.readouterr().err
+    (desk / "ncu.log").write_text('==PROF== Profiling "gemm" - 0: 0%....100% - 3 passes\n  gemm (1,1,1)x(32,1,1)\n')
+    assert main(["report", "ncu.log"]) == 2
+    assert "-o NAME" in capsys.readouterr().err
+
+
 # -- how verbs end -----------------------------------------------------------------------------------
 
 
@@ -188,10 +217,31 @@ def test_a_run_that_failed_leads_to_its_output_or_goes_on_where_it_stopped(tmp_p
 
 
 @pytest.mark.process
+def test_what_failed_is_fixed_before_it_is_profiled(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    program = "import llm_perf_opt\nwith llm_perf_opt.region('decode'): pass\nraise SystemExit(3)"
+    assert main(["measure", "--out", "run", "--", sys.executable, "-c", program]) == 4
+    assert "Do first: Fix the program first" in capsys.readouterr().out
+    assert json.loads((desk / "run" / "report.json").read_text())["answer"]["do_first"].startswith("Fix the program")
+
+
+@pytest.mark.process
+def test_who_uses_no_pytorch_is_not_told_to_have_its_models_marked(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["measure", "--out", "run", "--", sys.executable, "-c", "pass"]) == 5
+    shown = capsys.readouterr().out
+    assert "was not seen to use PyTorch" in shown
+    assert "--annotate" not in shown
+    assert "Next: Mark the parts that matter with nvtx.annotate or llm_perf_opt.region." in shown
+    assert main(["report", "run"]) == 5  # such a run cannot be resumed
+    told = capsys.readouterr().err
+    assert "Mark the parts" in told
+    assert "--resume" not in told
+
+
+@pytest.mark.process
 def test_a_run_that_left_nothing_ends_with_the_three_sentences(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["measure", "--out", "run", "--", sys.executable, "-c", "raise SystemExit('no')"]) == 4
     result, page, following = capsys.readouterr().out.strip().splitlines()[-3:]
-    assert result.startswith("Result: The program fails even without a profiler")
+    assert result.startswith("Result: The program itself failed")
     assert (page, following) == ("Page: none was written", "Next: less run/measure/workload.log")
 
 
@@ -251,7 +301,7 @@ def test_the_few_options_of_runs_stand_together_with_an_example(capsys: pytest.C
 @pytest.mark.process
 def test_a_forgotten_separator_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     main(["measure", "--out", "run", "true"])
-    assert "llm-perf: -- is missing: true and all that follows are taken as the program." in capsys.readouterr().err
+    assert "llm-perf: -- is missing: true and everything after it are taken as the program." in capsys.readouterr().err
     main(["measure", "--out", "run2", "--quiet", "true"])
     assert "is missing" not in capsys.readouterr().err
     main(["measure", "--out", "run3", "--", "true"])
@@ -266,11 +316,15 @@ def test_a_forgotten_separator_is_said(capsys: pytest.CaptureFixture[str]) -> No
         (["model.bin"], "chmod +x model.bin"),
         (["true --tiny"], "-- true --tiny (a line that needs a shell: -- sh -c 'true --tiny')"),
         (["no such thing"], "Check the spelling"),
+        (["folder/"], "It is a folder: name a program in it, as in: -- python folder/main.py"),
+        (["notebook.ipynb"], "%%llm_perf"),
+        (["python", "notebook.ipynb"], "jupyter nbconvert --to script"),
     ],
 )
 def test_a_command_that_cannot_be_started_is_answered_with_one_that_can(command: list[str], instead: str) -> None:
     for name in ("model.py", "model.bin"):
         Path(name).write_text("")
+    Path("folder").mkdir()
     with pytest.raises(UserError) as refused:
         check_program(command)
     assert instead in refused.value.fix

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from enum import IntEnum
 
+NOTEBOOK_FIX = "In the notebook, %load_ext llm_perf_opt, then begin the cell with %%llm_perf; or make a script of it: jupyter nbconvert --to script FILE"
+
 
 class ExitCode(IntEnum):
     """Exit codes other programs rely on."""

@@ -22,7 +22,7 @@ def rows_answer(rows: Sequence[Mapping[str, Any]], limit: int, *, total: int = 0
     while True:
         content = {**more, "rows": chosen, "total": everything, "truncated": len(chosen) < everything}
         answer = capped(content)
-        if len(chosen) <= 1 or len(json.dumps(answer)) <= MOST_CHARACTERS:
+        if len(chosen) <= 1 or _size(answer) <= MOST_CHARACTERS:
             return answer
         chosen = chosen[: len(chosen) * 3 // 4]
 
@@ -35,9 +35,13 @@ def capped(content: Mapping[str, Any]) -> dict[str, Any]:
         found = {name: _shortened(value, longest, cut) for name, value in content.items() if name != "rows"}
         found |= {"rows": rows} if "rows" in content else {}
         found["truncated"] = bool(content.get("truncated")) or bool(cut)
-        if len(json.dumps(found)) <= MOST_CHARACTERS:
+        if _size(found) <= MOST_CHARACTERS:
             break
     return {"schema_version": SCHEMA_VERSION, **found}
+
+
+def _size(answer: Mapping[str, Any]) -> int:
+    return len(json.dumps(answer, indent=2))  # as the SDK writes it
 
 
 def _shortened(value: Any, longest: int, cut: list[bool]) -> Any:

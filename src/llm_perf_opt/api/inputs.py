@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
@@ -14,8 +15,8 @@ from attrs import Factory, define, evolve
 from llm_perf_opt.diagnosis import Diagnosis, diagnose
 from llm_perf_opt.errors import MissingTool, UnreadableInput, UserError
 from llm_perf_opt.rundir.job import is_job, rank_folders
+from llm_perf_opt.rundir.layout import MANIFEST, input_patterns, is_of_verification, rank_of_folder, verification_files
 from llm_perf_opt.rundir.layout import VERIFY as VERIFY
-from llm_perf_opt.rundir.layout import input_patterns, is_of_verification, rank_of_folder, verification_files
 from llm_perf_opt.untrusted import parse_json, read_text
 
 if TYPE_CHECKING:
@@ -248,9 +249,25 @@ def expand(path: Path) -> list[Path]:
     if not (found := [*found, *measured]):
         raise UnreadableInput(
             f"{path} is a directory without recordings: there is no nsys/*.sqlite, ncu/*.ncu-rep or torch_profiler/trace.json* in it.",
-            "Give a run directory of llm-perf, or the recording files themselves.",
+            _what_is_in(path) or "Give a run directory of llm-perf, or the recording files themselves.",
         )
     return found
+
+
+_ENDINGS = (".sqlite", ".nsys-rep", ".ncu-rep", ".trace.json")
+
+
+def _what_is_in(folder: Path) -> str:
+    """The newest run or recordings of a folder that is no run itself: what was meant, most likely."""
+    runs = [
+        path.parent for place in ("*", "*/*", "tmp/profile-output/*") for path in folder.glob(f"{place}/{MANIFEST}")
+    ]
+    named = [path for ending in _ENDINGS for path in folder.glob(f"*{ending}*")]
+    found = sorted((path for path in (*runs, *named) if path.exists()), key=lambda path: -path.stat().st_mtime)
+    if not found:
+        return ""
+    more = f" ({len(found) - 1} more in it)" if len(found) > 1 else ""
+    return f"Name what is in it, such as the newest: {shlex.quote(str(found[0]))}{more}"
 
 
 def _of_ranks(job: Path) -> list[Path]:

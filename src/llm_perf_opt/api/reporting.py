@@ -88,7 +88,13 @@ def make_report(
 
         report = with_tried(report, run)
     if facts := inputs.run_facts(run):
+        from llm_perf_opt.regions.ranking import is_host_only
+
         report = attrs.evolve(report, environment={**report.environment, "run": facts})
+        error = next((note for note in report.diagnostics if note.severity == "error" and note.fix), None)
+        if error is not None and facts.get("state") == "failed" and is_host_only(report):
+            # A profiler would show nothing of a program that does not run.
+            report = attrs.evolve(report, answer=attrs.evolve(report.answer, do_first=error.fix))
     return report
 
 
@@ -120,7 +126,11 @@ def build_from(
         if state is None or not state.reasons:
             raise
         told = f"{paths[0]} holds no recording. {state.reasons}"
-        again = f"Once that is mended, take what is missing: llm-perf profile --resume {shlex.quote(paths[0])}"
+        again = next((note.fix for note in state.diagnostics if note.severity == "error" and note.fix), "")
+        from llm_perf_opt.rundir.state import RESUMABLE
+
+        if state.made_by in RESUMABLE:
+            again = f"Once that is fixed, record what is missing: llm-perf profile --resume {shlex.quote(paths[0])}"
         raise UserError(told, again, ExitCode.NOTHING_CAPTURED) from error
     cpu = inputs.ran_on_cpu(run) if run is not None else ""
     # A model that was told to run on a CPU has no kernels: nothing went wrong.

@@ -12,7 +12,7 @@ import attrs
 from llm_perf_opt.analysis.report_options import ReportOptions
 from llm_perf_opt.api.reporting import check_patterns
 from llm_perf_opt.capture.context import Tools
-from llm_perf_opt.errors import UserError
+from llm_perf_opt.errors import NOTEBOOK_FIX, MissingTool, UserError
 from llm_perf_opt.nsight.help_text import validate
 from llm_perf_opt.nsight.ncu.argv import ncu_arguments, without_unknown_defaults
 from llm_perf_opt.nsight.ncu.rank_options import in_lockstep
@@ -22,6 +22,8 @@ from llm_perf_opt.planning.by_hand import instances_to_take
 from llm_perf_opt.request import ProfileRequest, ServingRequest
 
 _VARIABLE = re.compile(r"[A-Za-z_]\w*=")  # as a shell takes it before a command
+
+_WITHOUT_GPU = "Profile on a machine that has one. On this one: llm-perf measure -- CMD times each stage by the host's clock, and llm-perf demo shows a full report."
 
 
 def ready(request: ProfileRequest, asked: Asked | None = None) -> tuple[ProfileRequest, Tools]:
@@ -38,8 +40,14 @@ def ready(request: ProfileRequest, asked: Asked | None = None) -> tuple[ProfileR
         )
     check_patterns(request.report, ncu_expressions=request.counters.enable)
     instances_to_take(request.counters.sample, 1)
-    with asked or Asked(nsys=request.timeline.enable, ncu=request.counters.enable) as answers:
-        tools = Tools(*answers.tools())
+    try:
+        with asked or Asked(nsys=request.timeline.enable, ncu=request.counters.enable) as answers:
+            tools = Tools(*answers.tools())
+    except MissingTool as error:
+        if not request.timeline.enable or _may_have_gpu():
+            raise
+        # Where there is nothing to profile, installing the tools leads nowhere.
+        raise MissingTool(f"{error.message} There is no NVIDIA GPU on this machine either.", _WITHOUT_GPU) from error
     if tools.nsys is not None:
         _refuse_unknown(nsys_arguments("run", options=request.timeline.options), tools.nsys)
     if tools.ncu is not None:
@@ -52,10 +60,18 @@ def ready(request: ProfileRequest, asked: Asked | None = None) -> tuple[ProfileR
     return request, tools
 
 
+def _may_have_gpu() -> bool:
+    devices = (path for pattern in ("nvidia*", "dxg") for path in Path("/dev").glob(pattern))
+    return shutil.which("nvidia-smi") is not None or any(devices)
+
+
 def check_program(command: list[str]) -> None:
     """Refuse a command that cannot be started."""
     if not command:
         raise UserError("There is no program to run.", "Give it at the end, after --, as in: -- python my_model.py")
+    by_python = Path(command[0]).name.startswith("python") and command[1:2]
+    if (program := (by_python or command)[0]).endswith(".ipynb"):
+        raise UserError(f"{program} is a notebook, not a program.", NOTEBOOK_FIX)
     if shutil.which(command[0]) is None:
         raise UserError(f"There is no program {command[0]!r} on this machine.", _how_to_start(command))
 
@@ -71,6 +87,8 @@ def _how_to_start(command: list[str]) -> str:
         return (
             f"It is a file that cannot be run as it is: chmod +x {shlex.quote(first)}, or name what runs it before it."
         )
+    if Path(first).is_dir():
+        return f"It is a folder: name a program in it, as in: -- python {shlex.quote(str(Path(first, 'main.py')))}"
     if not rest and len(first.split()) > 1 and shutil.which(first.split()[0]) is not None:
         return f"Leave out the quotes: -- {first} (a line that needs a shell: -- {shlex.join(['sh', '-c', first])})"
     return "Check the spelling, or give its full path."

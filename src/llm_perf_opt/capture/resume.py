@@ -36,6 +36,7 @@ from llm_perf_opt.rundir.layout import EARLIER, PACKED
 from llm_perf_opt.rundir.lock import Busy
 from llm_perf_opt.rundir.manifest import NOT_KEPT, Manifest, Step, now, program_files, read_manifest
 from llm_perf_opt.rundir.secrets import REMOVED
+from llm_perf_opt.rundir.state import RESUMABLE
 from llm_perf_opt.version import __version__
 
 
@@ -58,7 +59,6 @@ class CaptureStep(Protocol):
         """Files below the run directory that would be in the way when this command is run again."""
 
 
-RESUMABLE = ("profile", "deep_profile_runner")
 STEPS: tuple[CaptureStep, ...] = (STAGE_TIMINGS, MEASURE, TIMELINE, COUNTERS, VERIFY)  # in their order
 # Diagnoses of a run's end, and of its timeline: those are found anew.
 _OF_THE_TIMELINE = ("TRAFFIC_NOT_SAMPLED",)

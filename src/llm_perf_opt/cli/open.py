@@ -24,7 +24,7 @@ examples:
   llm-perf open tmp/profile-output/20250101-120000
   llm-perf open llm-perf-compare
 """
-_PAGES = ("report.html", "compare.html", "try.html", "sweep.html", "history.html")
+_PAGES = ("try.html", "report.html", "compare.html", "sweep.html", "history.html")  # a trial has a report, too
 # Without one of these a browser would open inside the terminal, or not at all.
 _DISPLAYS = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
 
@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     import webbrowser
 
-    page = _page(Path(arguments.run_directory) if arguments.run_directory else _newest())
+    page = _page(Path(arguments.run_directory) if arguments.run_directory else newest_run())
     shown = sys.platform in ("darwin", "win32") or any(os.environ.get(name) for name in _DISPLAYS)
     opened = shown and webbrowser.open(page.as_uri())
     if arguments.json:
@@ -54,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
     return int(ExitCode.DONE)
 
 
-def _newest() -> Path:
+def newest_run() -> Path:
     from llm_perf_opt.rundir.inventory import RUNS, take_inventory
 
     runs = [run.path for run in take_inventory(RUNS).runs]
@@ -79,5 +79,5 @@ def _page(place: Path) -> Path:
     if found is not None:
         return found.resolve()
     if not place.exists():
-        raise UserError(f"There is no {place}.", "llm-perf runs list shows the runs there are.")
+        raise UserError(f"{place} does not exist.", "llm-perf runs list shows the runs there are.")
     raise UserError(f"There is no page in {place}.", f"Make one: llm-perf report {shlex.quote(str(place))}")

@@ -42,5 +42,5 @@ def with_separator(words: list[str], verb: argparse.ArgumentParser) -> list[str]
     if not {"-q", "--quiet", "--json"} & {*words[:at]}:
         # Not repeated: what follows it may hold a secret, and this may be a log.
         name = shlex.quote(printable(theirs[0]))
-        print(f"llm-perf: -- is missing: {name} and all that follows are taken as the program.", file=sys.stderr)
+        print(f"llm-perf: -- is missing: {name} and everything after it are taken as the program.", file=sys.stderr)
     return [*words[:at], "--", *theirs]

@@ -89,7 +89,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _list(arguments: argparse.Namespace) -> int:
-    from llm_perf_opt.report.headline import read_headline
     from llm_perf_opt.rundir.command_lines import shell_text
     from llm_perf_opt.rundir.inventory import RUNS, take_inventory
 
@@ -106,13 +105,22 @@ def _list(arguments: argparse.Namespace) -> int:
         when = _local(run_.started).strftime("%Y-%m-%d %H:%M")
         size = _size(run_.bytes) if run_.manifest else "–"  # which files are ours is not known
         print(f"{run_.state:<11} {size:>8}  {when}  {_shown(run_.path)}  {_shown(command, 60)}")
-        if result := read_headline(run_.path):
-            print(f"{'':<20}  {result['where']}")
+        if result := _result(run_):
+            print(f"{'':<20}  {result}")
     if found.runs:
         print(f"{len(found.runs)} run{'s' if len(found.runs) != 1 else ''}, {_size(found.bytes)} in all")
     for path, reason in found.others:
         print(f"not a run: {_shown(path)} ({reason})")
     return int(ExitCode.DONE)
+
+
+def _result(run: Run) -> str:
+    """What came of a run: what its trial found, why it failed, or where its report says the time goes."""
+    from llm_perf_opt.report.headline import read_headline, read_trial_result
+
+    notes = run.manifest.diagnostics if run.manifest and run.state == "failed" else []
+    failure = next((_shown(note.message, 400) for note in notes if note.severity == "error"), "")
+    return failure or read_trial_result(run.path) or read_headline(run.path).get("where", "")
 
 
 def _local(moment: datetime) -> datetime:
@@ -176,7 +184,7 @@ def _show(arguments: argparse.Namespace) -> int:
 
 def _next_commands(run_: Run) -> list[str]:
     """What one would type next."""
-    from llm_perf_opt.capture.resume import RESUMABLE
+    from llm_perf_opt.rundir.state import RESUMABLE
 
     place, manifest = shlex.quote(str(run_.path)), run_.manifest
     ended = run_.state in ("failed", "interrupted", "killed")

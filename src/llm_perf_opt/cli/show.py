@@ -25,7 +25,12 @@ examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("input", metavar="RUN", help="a run directory, a recording or a report.json")
+    parser.add_argument(
+        "input",
+        nargs="?",
+        metavar="RUN",
+        help="a run directory, a recording or a report.json (default: the newest run)",
+    )
     parser.add_argument(
         "region", nargs="?", metavar="REGION", help="key or name of a region (llm-perf ranges lists them)"
     )
@@ -33,9 +38,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from llm_perf_opt.api.result import open_report
+    from llm_perf_opt.cli.open import newest_run
     from llm_perf_opt.report.region_detail import find_region, region_detail
 
-    report = open_report(arguments.input).data
+    report = open_report(arguments.input or str(newest_run())).data
     if not (key := arguments.region or report.answer.stage):
         raise UserError("This report has no stage to show.", "Name a region; llm-perf ranges lists them.")
     region = find_region(report, key)

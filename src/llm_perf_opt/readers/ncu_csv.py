@@ -333,7 +333,7 @@ class _Text:
     def _without_header(self) -> CounterSet:
         if self.nothing_profiled:
             return self._counters([self._no_results("ncu says: No kernels were profiled.")])
-        raise UnreadableInput(f"{self.source} {self._what_it_is()}.", _EXPECTED)
+        raise UnreadableInput(f"{self.source} {self._what_it_is()}.", self._what_to_do())
 
     def _what_it_is(self) -> str:
         if not self.any_line:
@@ -343,6 +343,11 @@ class _Text:
         if self.summary:
             return "is a summary of ncu (--print-summary), which has no single results"
         return "is text without a header of Nsight Compute's CSV"
+
+    def _what_to_do(self) -> str:
+        if self.first_error:
+            return "Remove the cause (llm-perf doctor checks GPU, tools and permissions), run ncu again with -o NAME, and give NAME.ncu-rep."
+        return f"{_EXPECTED} Run ncu again with -o NAME, and give NAME.ncu-rep."
 
     def _no_results(self, cause: str) -> Diagnosis:
         return diagnose("NO_RESULTS.of_csv", source=self.source, cause=cause)

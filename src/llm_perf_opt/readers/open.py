@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any, Protocol
 
-from llm_perf_opt.errors import UnreadableInput
+from llm_perf_opt.errors import NOTEBOOK_FIX, UnreadableInput
 from llm_perf_opt.readers import sandbox
 from llm_perf_opt.readers.ncu_container import MAGIC as NCU_MAGIC
 from llm_perf_opt.readers.nsys_export import looks_like_sqlite
@@ -280,9 +280,8 @@ def _kind_of(head: bytes, source: str) -> str:
         return "nsys-rep"
     text = _as_text(head)
     if source.endswith((".py", ".sh", ".ipynb")):
-        raise UnreadableInput(
-            f"{source} is a program, not a recording of one.", "Record it first: llm-perf profile -- python FILE"
-        )
+        record = NOTEBOOK_FIX if source.endswith(".ipynb") else "Record it first: llm-perf profile -- python FILE"
+        raise UnreadableInput(f"{source} is a program, not a recording of one.", record)
     if text is not None and text.startswith(("NVTX Range,", "Time (%),", "Time,", "Start (ns),", "Start,", "Range,")):
         raise UnreadableInput(
             f"{source} is a table printed by nsys stats, which has lost what a report needs.",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from llm_perf_opt.metrics.quantity import Quantity, nanoseconds, shown
-from llm_perf_opt.regions.model import NCUProfileRegion
+from llm_perf_opt.regions.model import NCUProfileRegion, TokenRate
 from llm_perf_opt.regions.names import visible
 from llm_perf_opt.regions.ranking import evaluated_times, unrecorded_whole, weight
 from llm_perf_opt.regions.table import WHOLE
@@ -91,8 +91,13 @@ def _part(region: NCUProfileRegion, whole: float | None) -> str:
     time, _ = evaluated_times(region)
     share = "–" if time is None or not whole else shown(Quantity(time / whole, "ratio"))
     tokens = region.performance.tokens if region.performance else None
-    rate = "" if tokens is None else f", {shown(tokens.now).removesuffix(' token/s')} tokens/s"
+    rate = "" if tokens is None else f", {shown(tokens.now).removesuffix(' token/s')} {token_unit(tokens)}"
     return f"{label(region)} {_time(time)} ({share}{_each(region)}{rate})"
+
+
+def token_unit(tokens: TokenRate) -> str:
+    """Steps that are only counted make a token for each sequence of a batch whose size is not known."""
+    return "tokens/s per sequence" if tokens.source.startswith("instances of ") else "tokens/s"
 
 
 def _each(region: NCUProfileRegion) -> str:

@@ -98,8 +98,9 @@ class ShownAnswer:
 
 def answer_of(report: NCUProfileRegionReport) -> ShownAnswer:
     stages = {region.key: region for region in stage_regions(report)}
+    regions = report.main_scope.regions if report.main_scope else []
     return ShownAnswer(
-        _headline(report.answer, stages.get(report.answer.stage)),
+        _headline(report.answer, next((r for r in (*stages.values(), *regions) if r.key == report.answer.stage), None)),
         answer(report),
         [_shown_fix(fix, stages) for fix in report.answer.fixes],
     )

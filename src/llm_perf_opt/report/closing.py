@@ -24,6 +24,7 @@ _LONGEST_COMMAND = 200  # characters; one that was cut could not be typed
 _LONGEST_SHOWN = 2 * _LONGEST_COMMAND
 _OF_THE_PROGRAM = "WORKLOAD_"  # how the codes begin that say the program itself failed
 _UNEXPLAINED = "host.unknown"  # a fix that asks for another recording
+_AS_BEFORE = "in place of llm-perf measure, under the same launcher"
 _OF_RUNNERS = "--resolved"  # a built-in model is started with a file of its run, gone by now: nobody can type that
 
 
@@ -73,7 +74,9 @@ def next_of(report: NCUProfileRegionReport, out: Path) -> str:
         return ""
     program, serving, marked = _program(report), _serving(report), _marked(report)
     if program and is_host_only(report):
-        return shlex.join(["llm-perf", "profile", *marked, *serving, "--"]) + f" {program}"
+        command = shlex.join(["llm-perf", "profile", *marked, *serving, "--"]) + f" {program}"
+        # Each rank had an llm-perf of its own: alone, the program would wait for the other ranks.
+        return f"{_AS_BEFORE}: {command}" if report.rank_steps else command
     if program and not serving and report.answer.fixes and not any(fix.tried for fix in report.answer.fixes):
         return shlex.join(["llm-perf", "try", *marked, "--"]) + f" {program}"
     if program:
@@ -93,14 +96,16 @@ def following_of(report: NCUProfileRegionReport) -> Following | None:
     """What leads on for somebody who has the page alone: a command that needs no file of the run."""
     answer = report.answer
     stage = next((region for region in stage_regions(report) if region.key == answer.stage), None)
-    if _failure(report) or stage is None or report.rank_steps is not None:
+    ranks = report.rank_steps is not None
+    if _failure(report) or (not is_host_only(report) and (stage is None or ranks)):
         return None
     program, options = _program(report) or "CMD", [*_marked(report), *_serving(report)]
-    asks = stage.performance.verdict.next_step if stage.performance is not None else ""
+    asks = stage.performance.verdict.next_step if stage is not None and stage.performance is not None else ""
     verb, why = "profile", "once the program is changed; llm-perf compare then says whether it helped"
     if is_host_only(report):
         why = "shows what limits each stage, and what to fix first"
-    elif _can_be_tried(report, stage):
+        why += f"; {_AS_BEFORE}" if ranks else ""
+    elif stage is not None and _can_be_tried(report, stage):
         verb, why = "try", "tries the known fixes without changing the program, and compares the outputs"
     elif not answer.fixes or answer.fixes[0].rule == _UNEXPLAINED:
         why = "records the source lines and the counters"

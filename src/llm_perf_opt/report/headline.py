@@ -14,6 +14,16 @@ _FIELD = r'"{}":\s*("(?:[^"\\]|\\.)*")'
 _LONGEST = 400
 
 
+def read_trial_result(run: Path) -> str:
+    """The first sentence of a trial (`try.json`) in a folder; empty where there is none."""
+    try:
+        head = read_head(run / "try.json", _HEAD).decode("utf-8", "replace")
+        found = re.search(r'"sentences":\s*\[\s*("(?:[^"\\]|\\.)*")', head)
+        return visible(str(json.loads(found[1])), _LONGEST) if found else ""
+    except (OSError, ValueError):
+        return ""
+
+
 def read_headline(run: Path) -> dict[str, str]:
     """`stage`, `verdict`, `confidence` and `where` of the report in a folder; empty where there is none."""
     try:

@@ -28,7 +28,7 @@ from llm_perf_opt.report.cards import Card, cards
 from llm_perf_opt.report.closing import following_of
 from llm_perf_opt.report.collective_rows import HEAD as COLLECTIVE_HEAD
 from llm_perf_opt.report.collective_rows import WORDS, collective_table
-from llm_perf_opt.report.identity import date_words, identity, notices, program_name, tab_title
+from llm_perf_opt.report.identity import dated, identity, notices, program_name, tab_title
 from llm_perf_opt.report.line_rows import LineRow, known_words, line_tables, measured_columns
 from llm_perf_opt.report.page_data import counter_unit, page_data, page_regions
 from llm_perf_opt.report.provenance import provenance
@@ -104,7 +104,7 @@ def render_html(view: View) -> str:
         tab=tab_title(view),
         identity=identity(view),
         notices=notices(view),
-        made=date_words(report.generated_at),
+        dated=dated(report),
         gpus=sorted({visible(str(name)) for name in report.environment.get("gpus", {}).values()}),
         recordings=[str(one.get("path", "")) for one in report.inputs if one.get("kind") != "measured"],
         several_stages=len({found.fix.stage for found in view.answer.fixes}) > 1,
@@ -292,5 +292,5 @@ def _no_counters(report: NCUProfileRegionReport) -> str:
         )
     return (
         "No counters were recorded: times are complete, bytes and FLOPs are not known. "
-        "Record them with: llm-perf profile -- CMD, or give an .ncu-rep of the same program beside the timeline."
+        "Record them with: llm-perf profile -- CMD, or give an .ncu-rep of the same program along with the timeline."
     )

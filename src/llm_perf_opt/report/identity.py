@@ -8,6 +8,7 @@ from typing import Any
 from attrs import define
 
 from llm_perf_opt.analysis.verdicts.times import is_token_step
+from llm_perf_opt.regions.labels import token_unit
 from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport
 from llm_perf_opt.regions.names import visible
 from llm_perf_opt.report.stages import each_ns, rate, stage_time
@@ -74,6 +75,15 @@ def notices(view: View) -> list[Notice]:
     return found
 
 
+def dated(report: NCUProfileRegionReport) -> str:
+    """When the run or the first recording was made; where neither says so, when the report was."""
+    recordings = report.environment.get("recordings") or []
+    told = [one.get("recorded_at") for one in recordings if isinstance(one, dict)]
+    if at := next(filter(None, [_run(report).get("started_at"), *told]), None):
+        return f"recorded {date_words(str(at))}"
+    return f"report made {date_words(report.generated_at)}"
+
+
 def date_words(stamp: str) -> str:
     """`16 November 2026, 23:25 UTC`; what is no date stays as it is."""
     try:
@@ -132,8 +142,9 @@ def _speed(view: View) -> list[str]:
     if region is not None and tokens is not None:
         several = region.timing.steady.median_ns if region.timing and region.timing.steps else None
         each = several or 1e9 / tokens.now.of("token/s")
-        return [f"{duration(each)} per token", f"{rate(tokens.now.of('token/s'))} tokens/s"]
-    stage = next((r for r in view.stages if r.key == view.report.answer.stage), None)
+        return [f"{duration(each)} per token", f"{rate(tokens.now.of('token/s'))} {token_unit(tokens)}"]
+    # Where only ranges were timed, it is the outermost of them, which holds the stages.
+    stage = next((r for r in (*view.stages, *view.regions) if r.key == view.report.answer.stage), None)
     if stage is None or stage.is_whole_recording or (median := each_ns(stage)) is None:
         return []
     return [f"{duration(median)} per {stage.name.strip('# ')}"]

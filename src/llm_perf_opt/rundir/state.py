@@ -20,6 +20,8 @@ from llm_perf_opt.rundir.layout import MANIFEST, PACKED, artefact, input_pattern
 from llm_perf_opt.rundir.manifest import LARGEST_MANIFEST
 from llm_perf_opt.untrusted import read_json
 
+RESUMABLE = ("profile", "deep_profile_runner")  # what made a run that can be gone on with
+
 
 @define
 class RunState:
@@ -27,6 +29,7 @@ class RunState:
 
     diagnostics: list[Diagnosis]
     selection: dict[str, Any]  # what the run was asked to report
+    made_by: str = ""
 
     @property
     def reasons(self) -> str:
@@ -50,7 +53,7 @@ def state_of(run: Path) -> RunState | None:
         if manifest["state"] == "running":
             diagnostics.insert(0, _unfinished(steps))
         selection, refused = _selection(manifest.get("selection"))
-        return RunState([*diagnostics, *_gone(run, steps), *refused], selection)
+        return RunState([*diagnostics, *_gone(run, steps), *refused], selection, str(manifest.get("made_by", "")))
     except OSError as error:
         return RunState([_unreadable(error.strerror or str(error))], {})
     except ValueError as error:

@@ -28,7 +28,7 @@ loss.backward()
     unless="There is nothing to compute meanwhile, as between the layers of tensor parallelism.",
     variants={
         "messages": Words(
-            because="{time} of {now} are messages from rank to rank beside which the GPU computes nothing: most of that may be waiting for the other end",
+            because="{time} of {now} are messages between ranks during which the GPU computes nothing: most of it may be waiting for the other end",
             action="give all ranks the same work (stages of a pipeline, experts), use more micro batches or an interleaved schedule, and overlap what is left with computation",
         )
     },

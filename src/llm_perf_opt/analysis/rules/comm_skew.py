@@ -28,7 +28,7 @@ RULE = Rule(
     costs="A collective ends when the last rank has joined it; all others wait. A pipeline is as fast as its slowest stage.",
     seen="The same collective takes long on all ranks but one; if only one rank was recorded, one collective takes far longer than others of its kind. Of ranks that send to one another, one computes longer in each step than the others.",
     words=Words(
-        because="{waiting_rank} waits {time} of {now} for later ranks, most for {late_rank}",
+        because="{waiting_rank} waits {time} of {now} for later ranks, mostly for {late_rank}",
         action="find out what {late_rank} does before it joins the collective: more work (imbalance), a slower host, or a later start",
         looks=True,
     ),
@@ -36,11 +36,11 @@ RULE = Rule(
     gain="The time that ranks spend in collectives waiting for the last one, from half of it to all; of a pipeline, what its slowest stage computes beyond the average.",
     before="batch = texts[rank::world]  # one rank has the long ones",
     after="batch = balanced(texts)[rank]  # the same number of tokens for each rank",
-    unless="The late rank has work that only one can do, such as writing a checkpoint, and does it seldom.",
+    unless="The late rank has work that only one can do, such as writing a checkpoint, and does so rarely.",
     variants={
         "unsure": Words(
             because="{odd}, {usual} are usual: perhaps it waits for another rank",
-            action="give the recordings of the other ranks too: they tell which rank is late",
+            action="give the recordings of the other ranks too: they show which rank is late",
             looks=True,
         ),
         "stages": Words(

@@ -61,7 +61,7 @@ RULE = Rule(
     seen="Four or more different compiled regions (`Torch-Compiled Region: 0/0`, `1/0`, …) in each step, while the GPU waits for launches.",
     words=Words(
         because="the GPU waits {time} of {now} between pieces of compiled code ({what})",
-        action='find the graph breaks (TORCH_LOGS="graph_breaks", or torch.compile(fullgraph=True)) and take them out of the model: print, .item(), data-dependent branches',
+        action='find the graph breaks (TORCH_LOGS="graph_breaks", or torch.compile(fullgraph=True)) and remove what causes them: print, .item(), data-dependent branches',
     ),
     find=_find,
     operators=True,

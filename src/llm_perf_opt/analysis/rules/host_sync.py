@@ -14,7 +14,7 @@ RULE = Rule(
         "blocking copy of `.item()`, `.cpu()`, `nonzero`, a boolean mask)."
     ),
     words=Words(
-        because="the GPU waits {time} of {now} after the host had waited for it ({what})",
+        because="the GPU waits {time} of {now} after the host waited for it ({what})",
         action="take the synchronisation out of the loop (.item(), .cpu(), torch.cuda.synchronize()), so that the host can launch ahead",
     ),
     find=idle_of("host.sync"),

@@ -19,7 +19,7 @@ RULE = Rule(
     gain="At most the time above the roof; at least what is above three fifths of the roof, which good kernels reach.",
     before="kernel<<<8, 128>>>(x, n);  // 8 blocks on 132 SMs",
     after="kernel<<<1056, 128>>>(x, n);  // the same work in finer parts",
-    unless="The kernel has too little to do for any roof, and is not worth more launches.",
+    unless="The kernel has too little work to reach any roof.",
     variants={
         "small": Words(
             because="{families}, {time} of {now}, up to {recoverable} of it above the roof",

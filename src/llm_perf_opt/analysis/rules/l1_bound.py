@@ -11,7 +11,7 @@ RULE = Rule(
     costs="Loads that are not coalesced, or bank conflicts, make L1 the limit long before memory is.",
     seen="L1 or shared memory is near its peak, and nearer than any other unit. Needs counters.",
     words=Words(
-        because="kernels near the peak of L1 and shared memory{l1_words}, {time} of {now}, up to {recoverable} of it to win{ncu_says}",
+        because="kernels near the peak of L1 and shared memory{l1_words}, {time} of {now}, up to {recoverable} of it avoidable{ncu_says}",
         action="reduce L1 traffic: wider (vector) loads, shared-memory layouts without bank conflicts, values kept in registers",
     ),
     find=limits_found("l1.bound"),
@@ -21,8 +21,8 @@ RULE = Rule(
     unless="The kernel reads at random by its nature, as a gather of single values does.",
     variants={
         "coalesce": Words(
-            because="kernels near the peak of L1 and shared memory{l1_words}, {time} of {now}, up to {recoverable} of it to win{ncu_says}",
-            action="make the global loads coalesced, only {sector_use_share} of the bytes they fetch are used: neighbouring threads should read neighbouring addresses, in vectors of 16 bytes",
+            because="kernels near the peak of L1 and shared memory{l1_words}, {time} of {now}, up to {recoverable} of it avoidable{ncu_says}",
+            action="coalesce the global loads, which use only {sector_use_share} of the bytes they fetch: let neighbouring threads read neighbouring addresses, in vectors of 16 bytes",
         )
     },
 )

@@ -11,12 +11,12 @@ RULE = Rule(
     costs="When a warp waits for memory, another one takes its place, if there is one.",
     seen="Kernels that come near no roof, and whose registers, shared memory or block size allow only a few resident warps. Needs counters.",
     words=Words(
-        because="{occupancy_limit}, too few to hide latency, {time} of {now}, up to {recoverable} of it to win{ncu_says}",
+        because="{occupancy_limit}, too few to hide latency, {time} of {now}, up to {recoverable} of it avoidable{ncu_says}",
         action="use fewer registers or less shared memory for each block (launch bounds, smaller tiles)",
     ),
     find=limits_found("occupancy"),
     gain="What all warps being resident would give, at best; not below the roof. The interval begins at half of it.",
     before="__global__ void kernel(…)  // 255 registers a thread: one block fits on an SM",
     after="__global__ void __launch_bounds__(256, 3) kernel(…)",
-    unless="The kernel keeps its data in flight by other means (asynchronous copies, many loads of each thread), or spills when registers are taken from it.",
+    unless="The kernel keeps its data in flight by other means (asynchronous copies, many loads of each thread), or would spill with fewer registers.",
 )

@@ -12,7 +12,7 @@ RULE = Rule(
     seen="Gaps while the host compiles or loads modules; in a recording without ranges, also what the host does before a hundredth of the kernels have run.",
     words=Words(
         because="the GPU waits {time} of {now} for what is done only once, at the start or at a first use ({what})",
-        action="nothing to fix if the program runs for long; otherwise warm up before the part that counts, or cache compiled code",
+        action="warm up before the part that counts, or cache compiled code (nothing to fix if the program runs for long)",
     ),
     find=idle_of("warmup"),
     before="began = time.perf_counter()\nmodel(x)  # loads kernels, compiles, allocates",

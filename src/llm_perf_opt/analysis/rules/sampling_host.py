@@ -72,10 +72,10 @@ RULE = Rule(
     id="sampling.host",
     title="Sampling on the host",
     costs="Logits of the whole vocabulary go to the CPU, which sorts them while the GPU waits.",
-    seen="Operators that sample (topk, sort, softmax, multinomial) over a thousand values or more and launch nothing: they run on the CPU. Or ranges and functions of such names while the GPU waits, next to copies to the host with nothing beside them.",
+    seen="Operators that sample (topk, sort, softmax, multinomial) over a thousand values or more and launch nothing: they run on the CPU. Or ranges and functions of such names while the GPU waits, next to copies to the host that nothing overlaps.",
     words=Words(
         because="the GPU waits {time} of {now} while the host samples ({what})",
-        action="sample on the GPU: topk, softmax and multinomial there, and copy the chosen tokens only",
+        action="sample on the GPU: topk, softmax and multinomial there, and copy only the chosen tokens",
     ),
     find=_find,
     gain="The idle time, plus the copies of logits during which nothing else runs.",

@@ -30,7 +30,7 @@ RULE = Rule(
     costs="For attention that cannot read a paged cache, its pages are gathered first, or a mask as large as the cache is filled: everything is moved for a few new tokens.",
     seen="Kernels that fill, gather, index or copy take a tenth or more of a server's steps.",
     words=Words(
-        because="{families} take {time} of {now} ({share}) beside the model's own work",
+        because="{families} take {time} of {now} ({share}) on top of the model's own work",
         action="use an attention backend that reads the pages of the cache in place (FlashAttention, FlashInfer) and needs no mask, and allocate its buffers once",
     ),
     find=_find,

@@ -91,7 +91,9 @@ class Measure:
         elif not timed and alone and not run.failures:
             run.failures.append(ExitCode.NOTHING_CAPTURED)
             is_marked = run.request.annotate.mode != "off"
-            run.note(diagnose("NOTHING_TIMED.marked" if is_marked else "NOTHING_TIMED"))
+            found = diagnose("NOTHING_TIMED.marked" if is_marked else "NOTHING_TIMED")
+            seen = _used_torch(run) or run.request.serving.is_asked  # a server may end without a word
+            run.note(found if seen else diagnose("NOTHING_TIMED.without_torch"))
         elif not timed and went_well:
             run.report_progress("  no range could be timed: the times will be those of the profiled run")
         # A step that takes too long is stopped, and the others are taken all the same.
@@ -153,7 +155,12 @@ def _can_be_marked(run: RunContext) -> bool:
     """
     request = run.request
     may_start = request.annotate.mode == "off" and not request.serving.is_asked and place_in_job() is None
-    return may_start and not run.failures and read_log(run.directory.path / _NOTES).ended > 0
+    return may_start and not run.failures and _used_torch(run)
+
+
+def _used_torch(run: RunContext) -> bool:
+    """Whether a process of the program imported PyTorch, and said so when it ended."""
+    return read_log(run.directory.path / _NOTES).ended > 0
 
 
 def _barred(request: ProfileRequest) -> str:
