@@ -173,6 +173,15 @@ def test_long_gaps_before_attention_again_and_again_are_planning() -> None:
     assert "replan" not in causes(steps(2))  # that is its first use
 
 
+@pytest.mark.parametrize(("ends_before", "cause"), [(1_000_000, "python"), (-1_000, "replan")])
+def test_what_had_ended_before_attention_was_launched_planned_nothing(ends_before: int, cause: str) -> None:
+    """Documents are looked up before a step, whose first kernel is attention; or attention is called by such a name."""
+    rows = [("pytorch_flash::flash_fwd_kernel", 20 * MS * i, MS) for i in range(8)]
+    seen = [(OPERATOR, "lookup", 20 * MS * i + 2 * MS, 20 * MS * (i + 1) - ends_before) for i in range(7)]
+    timeline = with_host(made([("decode", 0, 160 * MS)], rows), *seen)
+    assert next(iter(causes(performance(evaluated(timeline), "decode")))) == cause
+
+
 def _making_ready(ranges: list[tuple[str, int, int]], ms: int) -> Timeline:
     """Work that begins after so long, and stops for a second."""
     kernels = [("fill", 1_000, MS), *(("k", (ms + 2 * number) * MS, MS) for number in range(500))]

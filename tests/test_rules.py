@@ -269,6 +269,20 @@ FINE: dict[str, list[Launch]] = {
     "a large batch": [mm(4096, 28672, 8192)],
     "weights that stay in the cache": [mm(16, 1024, 1024, us=3)] * 4,
     "a fused optimiser": [("void at::native::multi_tensor_apply_kernel<at::native::FusedAdamMathFunctor<float, 4>>", 900, [])],
+    "Adam of Apex and DeepSpeed": [
+        BIG,
+        ("void multi_tensor_apply_kernel<TensorListMetadata<4>, AdamFunctor<float, float, int>, float, float>(long)", 900, []),
+    ],
+    "Adam of Transformer Engine": [
+        BIG,
+        ("void transformer_engine::multi_tensor_apply::multi_tensor_apply_kernel<TensorListMetadata<5>, transformer_engine::multi_tensor_adam::AdamFunctorMaster<__nv_bfloat16>>", 900, []),
+    ],
+    "gradients that are unscaled": [
+        BIG,
+        ("void at::native::multi_tensor_apply_kernel<at::native::TensorListMetadata<1>, at::native::UnaryOpFunctor<float, 1, 1, 0>, at::native::_amp_foreach_non_finite_check_and_unscale_cuda_>", 200, []),
+    ],
+    "a fused cross entropy between the products of logits and gradients": [(GEMM, 400, []), ("liger_cross_entropy_kernel", 180, []), (GEMM, 400, [])] * 4,
+    "the softmax of a router before the products of experts": [(GEMM, 3, []), (SOFTMAX, 3, []), (GEMM, 400, []), (GEMM, 400, [])] * 4,
     "logits that are all looked at": [mm(8192, 128256, 4096), ("void argmax", 10, [("aten::argmax", [[8192, 128256]])])],
     "a gradient": [
         mm(8192, 4096, 4096),

@@ -49,6 +49,7 @@ TIGHT = 3  # times as long as a gap: a range around it that is longer, and not p
 _REPEATED = 3  # long gaps before attention: one or two are its first use
 _BEGUN = 100  # the part of its kernels with which a program that has no ranges has begun its work
 _QUIET = 4  # of the last gap, the part in which something may begin and end though the recording was cut off there
+_NEVER = np.iinfo(np.int64).max
 _MOST_EVENTS = 200_000  # that cover a gap: the shortest, which tell most
 
 
@@ -178,7 +179,8 @@ class _Finder:
         new[long] = _CODE["unseen"]
         new[long & ((over.other_thread != UNKNOWN) | (over.other_range != UNKNOWN))] = _CODE["thread"]
         new[long & ((over.code != UNKNOWN) | (over.range != UNKNOWN))] = _CODE["python"]
-        new[self._plans(named[long], long) | (long & over.plans)] = _CODE["replan"]
+        attends = self._plans(named, long & ~self._had_ended(named, over.code, over.range))
+        new[attends | (long & over.plans)] = _CODE["replan"]
         new[over.compiles] = _CODE["module"]
         new[over.reads_input] = _CODE["data"]
         new[self._is_ahead(named)] = _CODE["gpu"]
@@ -216,13 +218,21 @@ class _Finder:
         ahead: Bools = (launched != UNKNOWN) & (start - launched >= _AHEAD)
         return ahead
 
-    def _plans(self, long_gaps: Int64s, long: Bools) -> Bools:
-        """Which gaps end with attention, several of them being long: a library that plans for each length anew.
+    def _had_ended(self, gaps: Int64s, code: Int64s, covering: Int64s) -> Bools:
+        """Was what covers a gap over when the work behind it was launched? Then it is not the launching that took so long.
 
-        `long`: which of the named gaps are long, that is `long_gaps`.
+        `code`, `covering`: functions or operators, and ranges. Of samples nobody knows when they ended.
         """
+        host, ranges, launched = self.timeline.host, self.timeline.ranges, self.launched[gaps]
+        ended = np.append(ranges.end, _NEVER)[covering] <= launched
+        if not self.timeline.code.sampled.any():
+            ended |= np.append(host.end, _NEVER)[code] <= launched
+        return ended & (launched != UNKNOWN)
+
+    def _plans(self, gaps: Int64s, long: Bools) -> Bools:
+        """Which of the long gaps end with attention, several of them: a library that plans for each length anew."""
         plans = np.zeros(len(long), dtype=np.bool_)
-        names = self._next_kernel(long_gaps)
+        names = self._next_kernel(gaps[long])
         attention = [
             number
             for number in np.unique(names).tolist()
