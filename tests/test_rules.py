@@ -403,6 +403,21 @@ def test_a_backward_that_is_a_stage_of_its_own_shows_that_the_forward_runs_again
     assert "recompute" not in fixes([BIG, again[0], BIG])  # one alone may be of a gradient that somebody wrote
 
 
+@pytest.mark.parametrize("gigabytes", [40, 135])
+def test_checkpoints_are_left_alone_where_memory_is_full(gigabytes: int, tmp_path: Path) -> None:
+    """An H200 has 141 GB."""
+    content = json.loads(rules._as_measured(1.5))
+    for row in content["processes"][0]["rows"]:
+        row[6] = gigabytes * 10**9
+    (tmp_path / "measured.json").write_text(json.dumps(content), encoding="utf-8")
+    timeline = read_kineto(io.BytesIO(recorded(SHOWN["recompute"][0])), "trace.json")
+    measured = [read_measured(tmp_path / "measured.json")]
+    found = {fix.rule: fix for fix in build_report([timeline], ReportOptions(), measured=measured).answer.fixes}
+    assert ("recompute" in found) == (gigabytes == 40)
+    if found:
+        assert "no more than 40 GB of 141 GB" in found["recompute"].because
+
+
 def test_softmax_of_attention_is_no_loss() -> None:
     """Scores in fp32 over a long sequence are as wide as a vocabulary, and are cast likewise."""
     scores: list[Launch] = [
