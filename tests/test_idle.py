@@ -90,6 +90,8 @@ def test_calls_of_cuda_are_known_by_their_names(name: str, kind: str) -> None:
         ("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", "data"),
         ("Data loading", "data"),
         ("## load_batch ##", "data"),
+        ("image_processor.preprocess", "data"),
+        ("preprocess_logits_for_metrics", ""),
         ("torch/utils/data/dataloader.py(671): __next__", "data"),
         ("FusionKernelRuntime::compileFusionParallel", "compile"),
         ("## Call CompiledFxGraph fud64 ##", ""),

@@ -139,7 +139,7 @@ SHOWN: dict[str, tuple[list[Launch], float]] = {  # rule -> launches that show i
     ),
     "memory.bound": ([mm(16, 28672, 8192, us=115)] * 8, 460),
     "cache.concat": (
-        [("void at::native::CatArrayBatchedCopy<…>", 200, [("aten::cat", [([[16, 16, 4096, 128], [16, 16, 1, 128]], "TensorList")])]), ATTENTION],
+        [("void at::native::CatArrayBatchedCopy<…>", 100, [("aten::cat", [([[16, 16, 4096, 128], [16, 16, 1, 128]], "TensorList")])])] * 2 + [ATTENTION],
         200,
     ),
     "logits.all": (
@@ -266,6 +266,11 @@ FINE: dict[str, list[Launch]] = {
         ("void at::native::CatArrayBatchedCopy<…>", 40, [("aten::cat", [([[16, 16, 4096, 64]] * 2, "TensorList")])]),
         ATTENTION,
     ],
+    "a picture and a prompt that are put together": [
+        BIG,
+        ("void at::native::CatArrayBatchedCopy<…>", 200, [("aten::cat", [([[16, 2880, 5120], [16, 64, 5120]], "TensorList")])]),
+        BIG,
+    ],
     "a large batch": [mm(4096, 28672, 8192)],
     "weights that stay in the cache": [mm(16, 1024, 1024, us=3)] * 4,
     "a fused optimiser": [("void at::native::multi_tensor_apply_kernel<at::native::FusedAdamMathFunctor<float, 4>>", 900, [])],
@@ -355,6 +360,38 @@ def test_experts_in_a_loop_are_one_fix() -> None:
     # Rows are selected and put back, as embeddings are, hundreds of launches apart.
     apart = [expert[0], expert[1], *([mm(128, 2048, 2048, us=10)] * 60), expert[3]]
     assert "moe.loop" not in fixes(apart * 12)
+
+
+def _expert(rows: int, us: float = 10) -> list[Launch]:
+    """Of SwiGLU, with weights of its own."""
+    gate = mm(rows, 1408, 2048, us=us)
+    return [gate, gate, *elementwise(2), mm(rows, 2048, 1408, us=us)]
+
+
+def test_experts_that_take_slices_of_sorted_tokens_are_one_fix() -> None:
+    """As in DeepSeek's code: nothing is selected or put back between them."""
+    experts = [launch for number in range(32) for launch in _expert(8 + 7 * number % 40)]
+    found = fixes(experts)
+    assert set(found) == {"moe.loop"}
+    assert found["moe.loop"].because.startswith("32 experts")
+    # Layers of a dense model, one behind the other, and prompts of several lengths, one after the other.
+    assert "moe.loop" not in fixes(_expert(64) * 32)
+    prompts = [launch for number in range(32) for launch in [*_expert(8 + 7 * number % 40), ATTENTION]]
+    assert "moe.loop" not in fixes(prompts)
+
+
+def test_logits_that_were_shifted_between_head_and_loss_are_those_of_the_loss() -> None:
+    """Of 8192 positions the last of each sequence has no next word: transformers shifts and copies them, in fp32."""
+    shifted, whole = [4, 2047, 128256], [4, 2048, 128256]
+    launches: list[Launch] = [
+        mm(8192, 128256, 2048),
+        (CAST, 1500, [("aten::to", []), ("aten::copy_", [(whole, FP32), (whole, BF16)])]),
+        copy(2000, (shifted, FP32, [2048 * 128256, 128256, 1]), (shifted, FP32), "aten::contiguous", "aten::clone"),
+        ("void cunn_SoftMaxForward<…>", 3000, [("aten::_log_softmax", [([8188, 128256], FP32)])]),
+    ]
+    found = fixes(launches)
+    assert set(found) == {"loss.fp32"}
+    assert found["loss.fp32"].gain_ns > 4_000e3
 
 
 def test_parameters_that_are_updated_one_by_one_are_a_fix_of_the_optimiser() -> None:
