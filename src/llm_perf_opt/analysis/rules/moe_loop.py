@@ -79,7 +79,7 @@ def _sliced(launched: Launched, product: Bools) -> tuple[Bools, int]:
     of the one before with other weights of the same shapes, and a number of rows of its own.
     """
     inside = np.zeros(len(launched), dtype=np.bool_)
-    other = np.cumsum(launched.fits(lambda kind: kind.family not in ("gemm", *_BETWEEN)))
+    other: Int64s = np.cumsum(launched.fits(lambda kind: kind.family not in ("gemm", *_BETWEEN)))
     run: list[tuple[int, int, int]] = []  # of the experts so far: first and last launch, rows
     loops, before = 0, None
     for first, last, rows, shapes in [*_of_one_size(launched, np.flatnonzero(product), other), (0, 0, 0, ())]:

@@ -61,12 +61,12 @@ class OwnCode:
         spec, names = getattr(main, "__spec__", None), []
         if spec is not None:
             names = [spec.name]
-        elif os.path.dirname(getattr(main, "__file__", None) or "") == os.path.dirname(sys.executable):
+        elif (getattr(main, "__file__", None) or "").rpartition(os.sep)[0] == sys.executable.rpartition(os.sep)[0]:
             names = [str(getattr(value, "__module__", "")) for value in vars(main).values() if callable(value)]
         for top in {name.partition(".")[0] for name in names}:
             folders = getattr(sys.modules.get(top), "__path__", ())
             if "-packages" in str(folders) and not self._library.search(f"{top}/"):
-                self._program = os.path.join(list(folders)[0], "")
+                self._program = next(iter(folders)) + os.sep
 
     def name_of(self, code: CodeType) -> str | None:
         """Of a function of a library that is worth its own name."""
