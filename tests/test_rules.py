@@ -364,8 +364,8 @@ def test_experts_in_a_loop_are_one_fix() -> None:
 
 def _expert(rows: int, us: float = 10) -> list[Launch]:
     """Of SwiGLU, with weights of its own."""
-    gate = mm(rows, 1408, 2048, us=us)
-    return [gate, gate, *elementwise(2), mm(rows, 2048, 1408, us=us)]
+    up = mm(rows, 1408, 2048, us=us)
+    return [up, up, *elementwise(2), mm(rows, 2048, 1408, us=us)]
 
 
 def test_experts_that_take_slices_of_sorted_tokens_are_one_fix() -> None:
