@@ -1,7 +1,7 @@
 """Does every rule recognise its case, and does it gain what it promises? Programs before and after the fix, and tuned ones.
 
     python benchmarks/rules.py [--only TEXT] [--device cuda|cpu] [--keep DIR] [--out DIR]
-    python benchmarks/rules.py --rate DIR          # what --keep left, with the code as it is now
+    python benchmarks/rules.py --rate DIR          # what --keep left, with the code as it is now; also from a .tar
 
 `benchmarks/rules/` has a program for each rule, `before()` and `after()` the fix. Both are timed in turns, with CUDA events
 over steady steps, and recorded by PyTorch's profiler; the recording gets a report with the times that were measured, as
@@ -21,6 +21,7 @@ import importlib.util
 import json
 import statistics
 import sys
+import tarfile
 import tempfile
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -172,7 +173,10 @@ def rate(folder: Path) -> dict[str, Any]:
     listed = {_constant(file, "RULE") for file in PROGRAMS.glob("*.py")}
     rules, tuned = [], []
     for name, times in known["programs"].items():
-        variants = [variant for variant in ("before", "after", "tuned") if variant in times]
+        measured = [variant for variant in ("before", "after", "tuned") if variant in times]
+        variants = [variant for variant in measured if (folder / f"{name}.{variant}.json.gz").exists()]
+        if measured and not variants:
+            continue  # of the recordings of the repository, not all could be kept
         fixes = {variant: _fixes(folder, name, variant, times[variant]["ms"]) for variant in variants}
         if "tuned" in fixes:
             tuned.append({"name": name, "ms": times["tuned"]["ms"], "fixes": _of(fixes["tuned"], listed)})
@@ -219,13 +223,14 @@ def _rule_row(name: str, times: dict[str, Any], fixes: dict[str, Any], listed: s
     if "problem" in times:
         return row | {"problem": times["problem"]}
     before, after = times["before"]["ms"], times["after"]["ms"]
-    found, measured = fixes["before"].get(rule), before - after
+    found, measured = fixes.get("before", {}).get(rule), before - after
     row |= {"before_ms": before, "after_ms": after, "measured_ms": measured, "recognised": found is not None}
+    row["not_stored"] = [variant for variant in ("before", "after") if variant not in fixes]
     row["predicted_ms"], row["interval_ms"] = (found["gain"], found["interval"]) if found else (None, None)
     ratio = found["gain"] / measured if found and measured > 0 else None
     row |= {"ratio": ratio, "within": ratio is not None and 1 / FACTOR <= ratio <= FACTOR}
-    row["before_others"] = _of(fixes["before"], listed - {rule, *also})
-    row["after_wrong"] = _of(fixes["after"], listed - {*also})
+    row["before_others"] = _of(fixes.get("before", {}), listed - {rule, *also})
+    row["after_wrong"] = _of(fixes.get("after", {}), listed - {*also})
     return row
 
 
@@ -281,6 +286,8 @@ def _page(found: dict[str, Any]) -> str:
         predicted = "–" if row["predicted_ms"] is None else f"{row['predicted_ms']:.2f}{low_high}"
         ratio = "–" if row["ratio"] is None else f"{row['ratio']:.2f}" + ("" if row["within"] else " **no**")
         wrong = ", ".join(f"`{rule}` {gain:.2f}" for rule, gain in row["after_wrong"].items()) or "none"
+        if "after" in row["not_stored"]:
+            wrong = "not stored"
         numbers = (f"{row[key]:.2f}" for key in ("before_ms", "after_ms", "measured_ms"))
         changed = " (the program has changed since)" if row["changed_since"] else ""
         cells = [
@@ -304,11 +311,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", default="", help="programs whose name has this text")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--keep", type=Path, help="where times and recordings go; they are removed otherwise")
-    parser.add_argument("--rate", type=Path, metavar="DIR", help="measure nothing: rate what --keep left there")
+    parser.add_argument("--rate", type=Path, metavar="DIR|TAR", help="measure nothing: rate what --keep left there")
     parser.add_argument("--out", type=Path, default=RESULTS)
     chosen = parser.parse_args(arguments)
+    if chosen.rate is not None and chosen.rate.is_file() and chosen.out == RESULTS:
+        parser.error("those of the repository are only some of the recordings behind rules-h200: give --out")
     with tempfile.TemporaryDirectory() as scratch:
         folder = chosen.rate or chosen.keep or Path(scratch)
+        if chosen.rate is not None and chosen.rate.is_file():
+            folder = Path(scratch)
+            with tarfile.open(chosen.rate) as tar:
+                tar.extractall(folder, filter="data")
         folder.mkdir(parents=True, exist_ok=True)
         if chosen.rate is None:
             measure(folder, chosen.device, chosen.only)

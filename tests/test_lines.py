@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 import struct
 import subprocess
@@ -83,6 +84,11 @@ def test_waiting_for_a_data_loader_has_a_name_of_its_own() -> None:
     assert not library_name(loader, "__init__")
 
 
+def test_what_follows_a_graph_break_has_the_name_of_its_function() -> None:
+    place = parse_place("/w/train.py(11): torch_dynamo_resume_in_forward_at_10")
+    assert place == Place("/w/train.py", 11, "forward")
+
+
 def test_places_are_read_as_the_profiler_writes_them() -> None:
     assert parse_place("/a (b)/c.py(12): f.<locals>.<lambda>") == Place("/a (b)/c.py", 12, "f.<locals>.<lambda>")
     assert parse_place("<built-in function len>") is None
@@ -159,6 +165,57 @@ def test_every_line_of_the_program_is_marked_and_none_of_a_library(tmp_path: Pat
     at = seen.index(17)
     assert seen[at - 1 : at + 2] == [25, 17, 25]
     assert seen[-1] is None
+
+
+_INSTALLED = """
+import json, sys
+sys.path.insert(0, sys.argv[2])
+from _llm_perf_annotate import lines
+marks = []
+
+def train():
+    return 1                         # line 8
+
+def main():
+    lines.start(lines.Lines(lines.OwnCode(json.load(open(sys.argv[1]))), marks.append))
+    train()
+    sys.settrace(None)
+    print(json.dumps(marks))
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(("package", "known"), [("recipes", True), ("torchvision", False)])
+@pytest.mark.parametrize("command", [False, True])
+def test_a_package_that_was_started_is_the_programs_own_wherever_it_is_installed(
+    package: str, known: bool, command: bool, tmp_path: Path
+) -> None:
+    """By `python -m` or by a command that pip made; of a library that everybody knows it is not."""
+    folder = tmp_path / "lib" / "site-packages" / package
+    folder.mkdir(parents=True)
+    (folder / "train.py").write_text(_INSTALLED, encoding="utf-8")
+    (folder / "__init__.py").touch()
+    started = ["-m", f"{package}.train"]
+    if command:
+        (tmp_path / "train").write_text(f"from {package}.train import main\nmain()\n", encoding="utf-8")
+        started = [
+            "-c",
+            "import runpy, sys; sys.executable = sys.argv[0] = sys.argv.pop(1); runpy.run_path(sys.argv[0], run_name='__main__')",
+            str(tmp_path / "train"),
+        ]
+    paths = {"PYTHONPATH": str(folder.parent), "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(
+        [sys.executable, *started, str(OWN_CODE), str(INJECTED)],
+        env=os.environ | paths,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    places = [mark.partition("line ")[2] for mark in json.loads(done.stdout)]
+    assert any(place.endswith(f"{package}/train.py(8): train") for place in places) == known
 
 
 @pytest.mark.process

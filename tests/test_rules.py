@@ -139,7 +139,7 @@ SHOWN: dict[str, tuple[list[Launch], float]] = {  # rule -> launches that show i
     ),
     "memory.bound": ([mm(16, 28672, 8192, us=115)] * 8, 460),
     "cache.concat": (
-        [("void at::native::CatArrayBatchedCopy<…>", 200, [("aten::cat", [([[16, 16, 4096, 128], [16, 16, 1, 128]], "TensorList")])]), ATTENTION],
+        [("void at::native::CatArrayBatchedCopy<…>", 100, [("aten::cat", [([[16, 16, 4096, 128], [16, 16, 1, 128]], "TensorList")])])] * 2 + [ATTENTION],
         200,
     ),
     "logits.all": (
@@ -266,9 +266,28 @@ FINE: dict[str, list[Launch]] = {
         ("void at::native::CatArrayBatchedCopy<…>", 40, [("aten::cat", [([[16, 16, 4096, 64]] * 2, "TensorList")])]),
         ATTENTION,
     ],
+    "a picture and a prompt that are put together": [
+        BIG,
+        ("void at::native::CatArrayBatchedCopy<…>", 200, [("aten::cat", [([[16, 2880, 5120], [16, 64, 5120]], "TensorList")])]),
+        BIG,
+    ],
     "a large batch": [mm(4096, 28672, 8192)],
     "weights that stay in the cache": [mm(16, 1024, 1024, us=3)] * 4,
     "a fused optimiser": [("void at::native::multi_tensor_apply_kernel<at::native::FusedAdamMathFunctor<float, 4>>", 900, [])],
+    "Adam of Apex and DeepSpeed": [
+        BIG,
+        ("void multi_tensor_apply_kernel<TensorListMetadata<4>, AdamFunctor<float, float, int>, float, float>(long)", 900, []),
+    ],
+    "Adam of Transformer Engine": [
+        BIG,
+        ("void transformer_engine::multi_tensor_apply::multi_tensor_apply_kernel<TensorListMetadata<5>, transformer_engine::multi_tensor_adam::AdamFunctorMaster<__nv_bfloat16>>", 900, []),
+    ],
+    "gradients that are unscaled": [
+        BIG,
+        ("void at::native::multi_tensor_apply_kernel<at::native::TensorListMetadata<1>, at::native::UnaryOpFunctor<float, 1, 1, 0>, at::native::_amp_foreach_non_finite_check_and_unscale_cuda_>", 200, []),
+    ],
+    "a fused cross entropy between the products of logits and gradients": [(GEMM, 400, []), ("liger_cross_entropy_kernel", 180, []), (GEMM, 400, [])] * 4,
+    "the softmax of a router before the products of experts": [(GEMM, 3, []), (SOFTMAX, 3, []), (GEMM, 400, []), (GEMM, 400, [])] * 4,
     "logits that are all looked at": [mm(8192, 128256, 4096), ("void argmax", 10, [("aten::argmax", [[8192, 128256]])])],
     "a gradient": [
         mm(8192, 4096, 4096),
@@ -343,6 +362,38 @@ def test_experts_in_a_loop_are_one_fix() -> None:
     assert "moe.loop" not in fixes(apart * 12)
 
 
+def _expert(rows: int, us: float = 10) -> list[Launch]:
+    """Of SwiGLU, with weights of its own."""
+    up = mm(rows, 1408, 2048, us=us)
+    return [up, up, *elementwise(2), mm(rows, 2048, 1408, us=us)]
+
+
+def test_experts_that_take_slices_of_sorted_tokens_are_one_fix() -> None:
+    """As in DeepSeek's code: nothing is selected or put back between them."""
+    experts = [launch for number in range(32) for launch in _expert(8 + 7 * number % 40)]
+    found = fixes(experts)
+    assert set(found) == {"moe.loop"}
+    assert found["moe.loop"].because.startswith("32 experts")
+    # Layers of a dense model, one behind the other, and prompts of several lengths, one after the other.
+    assert "moe.loop" not in fixes(_expert(64) * 32)
+    prompts = [launch for number in range(32) for launch in [*_expert(8 + 7 * number % 40), ATTENTION]]
+    assert "moe.loop" not in fixes(prompts)
+
+
+def test_logits_that_were_shifted_between_head_and_loss_are_those_of_the_loss() -> None:
+    """Of 8192 positions the last of each sequence has no next word: transformers shifts and copies them, in fp32."""
+    shifted, whole = [4, 2047, 128256], [4, 2048, 128256]
+    launches: list[Launch] = [
+        mm(8192, 128256, 2048),
+        (CAST, 1500, [("aten::to", []), ("aten::copy_", [(whole, FP32), (whole, BF16)])]),
+        copy(2000, (shifted, FP32, [2048 * 128256, 128256, 1]), (shifted, FP32), "aten::contiguous", "aten::clone"),
+        ("void cunn_SoftMaxForward<…>", 3000, [("aten::_log_softmax", [([8188, 128256], FP32)])]),
+    ]
+    found = fixes(launches)
+    assert set(found) == {"loss.fp32"}
+    assert found["loss.fp32"].gain_ns > 4_000e3
+
+
 def test_parameters_that_are_updated_one_by_one_are_a_fix_of_the_optimiser() -> None:
     """Eight operators for each, of which the host takes longer to launch than the GPU to run."""
     names = ["mul_", "lerp_", "mul_", "addcmul_", "sqrt", "div", "add_", "addcdiv_"]
@@ -387,6 +438,21 @@ def test_a_backward_that_is_a_stage_of_its_own_shows_that_the_forward_runs_again
     again: list[Launch] = [("void gelu_kernel", 100, [*node, gelu]), ("void layer_norm_kernel", 100, [*node, norm])]
     assert fixes([BIG, *again, BIG])["recompute"].gain_ns == pytest.approx(200e3, rel=0.1)
     assert "recompute" not in fixes([BIG, again[0], BIG])  # one alone may be of a gradient that somebody wrote
+
+
+@pytest.mark.parametrize("gigabytes", [40, 135])
+def test_checkpoints_are_left_alone_where_memory_is_full(gigabytes: int, tmp_path: Path) -> None:
+    """An H200 has 141 GB."""
+    content = json.loads(rules._as_measured(1.5))
+    for row in content["processes"][0]["rows"]:
+        row[6] = gigabytes * 10**9
+    (tmp_path / "measured.json").write_text(json.dumps(content), encoding="utf-8")
+    timeline = read_kineto(io.BytesIO(recorded(SHOWN["recompute"][0])), "trace.json")
+    measured = [read_measured(tmp_path / "measured.json")]
+    found = {fix.rule: fix for fix in build_report([timeline], ReportOptions(), measured=measured).answer.fixes}
+    assert ("recompute" in found) == (gigabytes == 40)
+    if found:
+        assert "no more than 40 GB of 141 GB" in found["recompute"].because
 
 
 def test_softmax_of_attention_is_no_loss() -> None:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from llm_perf_opt.metrics.families import family_of
 from llm_perf_opt.metrics.host_calls import WAITING_CALLS, call_kind, code_kind
 from llm_perf_opt.regions.blocks import blocks
-from llm_perf_opt.regions.columns import CALL, PYTHON, UNKNOWN, Bools, Int32s, Int64s, Timeline
+from llm_perf_opt.regions.columns import CALL, OPERATOR, OS_CALL, PYTHON, UNKNOWN, Bools, Int32s, Int64s, Timeline
 from llm_perf_opt.regions.distinct import distinct
 from llm_perf_opt.regions.intervals import BusyTime
 from llm_perf_opt.regions.merged_work import merged_work
@@ -49,6 +49,7 @@ TIGHT = 3  # times as long as a gap: a range around it that is longer, and not p
 _REPEATED = 3  # long gaps before attention: one or two are its first use
 _BEGUN = 100  # the part of its kernels with which a program that has no ranges has begun its work
 _QUIET = 4  # of the last gap, the part in which something may begin and end though the recording was cut off there
+_NEVER = np.iinfo(np.int64).max
 _MOST_EVENTS = 200_000  # that cover a gap: the shortest, which tell most
 
 
@@ -178,7 +179,8 @@ class _Finder:
         new[long] = _CODE["unseen"]
         new[long & ((over.other_thread != UNKNOWN) | (over.other_range != UNKNOWN))] = _CODE["thread"]
         new[long & ((over.code != UNKNOWN) | (over.range != UNKNOWN))] = _CODE["python"]
-        new[self._plans(named[long], long) | (long & over.plans)] = _CODE["replan"]
+        attends = self._plans(named, long & ~self._had_ended(named, over.code, over.range))
+        new[attends | (long & over.plans)] = _CODE["replan"]
         new[over.compiles] = _CODE["module"]
         new[over.reads_input] = _CODE["data"]
         new[self._is_ahead(named)] = _CODE["gpu"]
@@ -216,13 +218,22 @@ class _Finder:
         ahead: Bools = (launched != UNKNOWN) & (start - launched >= _AHEAD)
         return ahead
 
-    def _plans(self, long_gaps: Int64s, long: Bools) -> Bools:
-        """Which gaps end with attention, several of them being long: a library that plans for each length anew.
+    def _had_ended(self, gaps: Int64s, code: Int64s, covering: Int64s) -> Bools:
+        """Was what covers a gap over when the work behind it was launched? Then it is not the launching that took so long.
 
-        `long`: which of the named gaps are long, that is `long_gaps`.
+        `code`, `covering`: functions or operators, and ranges. Of samples nobody knows when they ended.
         """
+        host, ranges, launched = self.timeline.host, self.timeline.ranges, self.launched[gaps]
+        ended = np.append(ranges.end, _NEVER)[covering] <= launched
+        if not self.timeline.code.sampled.any():
+            ended |= np.append(host.end, _NEVER)[code] <= launched
+        over: Bools = ended & (launched != UNKNOWN)
+        return over
+
+    def _plans(self, gaps: Int64s, long: Bools) -> Bools:
+        """Which of the long gaps end with attention, several of them: a library that plans for each length anew."""
         plans = np.zeros(len(long), dtype=np.bool_)
-        names = self._next_kernel(long_gaps)
+        names = self._next_kernel(gaps[long])
         attention = [
             number
             for number in np.unique(names).tolist()
@@ -315,6 +326,7 @@ class _Covering:
     def __init__(self, of: _Finder, gaps: Cover, kind: NDArray[Any]) -> None:
         host, ranges = of.timeline.host, of.timeline.ranges
         is_call, kind_of_range = host.kind == CALL, of.by_name(ranges.name, code_kind)
+        is_code = np.isin(host.kind, (OPERATOR, PYTHON))  # what the operating system was asked for says less than any
 
         def events(chosen: Bools) -> Int64s:
             return gaps.of(host.start, host.end, np.flatnonzero(of.own & chosen))
@@ -329,22 +341,24 @@ class _Covering:
             return np.where(length <= TIGHT * (gaps.end - gaps.start), found, UNKNOWN)
 
         waits = kind == "wait"
-        self.call, self.code = events(is_call), events(~is_call)
-        self.other_thread = gaps.of(host.start, host.end, np.flatnonzero(of.of_others & ~waits))
+        self.call, self.code = events(is_call), events(is_code)
+        self.other_thread = gaps.of(
+            host.start, host.end, np.flatnonzero(of.of_others & (host.kind != OS_CALL) & ~waits)
+        )
         # Who waits for another thread, which is seen at work, does what that one does.
-        elsewhere_works = (events(waits) != UNKNOWN) & (self.other_thread != UNKNOWN)
+        elsewhere_works = (events(is_code & waits) != UNKNOWN) & (self.other_thread != UNKNOWN)
         self.code[elsewhere_works] = UNKNOWN
         self.waits = np.append(waits, False)[self.code]  # UNKNOWN is the last
         self.other_range = elsewhere()
         kind_elsewhere = np.append(kind_of_range, "")[self.other_range]
-        self.input = events(~is_call & (kind == "data"))
+        self.input = events(is_code & (kind == "data"))
         for_input = elsewhere_works & (np.append(kind, "")[self.other_thread] == "data")
         self.input[for_input] = self.other_thread[for_input]
         input_range = in_ranges(kind_of_range == "data")
         self.reads_input = (self.input != UNKNOWN) | (input_range != UNKNOWN) | (kind_elsewhere == "data")
         # Functions that compile are around every call of what was compiled before, too.
-        compiling = (~is_call) & (host.kind != PYTHON) & (kind == "compile")
-        self.plans = events(~is_call & (kind == "plan")) != UNKNOWN
+        compiling = (host.kind == OPERATOR) & (kind == "compile")
+        self.plans = events(is_code & (kind == "plan")) != UNKNOWN
         self.compiles = (events(compiling) != UNKNOWN) | (in_ranges(kind_of_range == "compile") != UNKNOWN)
         self.compiles |= kind_elsewhere == "compile"
         self.range = np.where(input_range != UNKNOWN, input_range, in_ranges(np.ones(len(ranges), dtype=np.bool_)))

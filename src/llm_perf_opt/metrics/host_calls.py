@@ -26,7 +26,7 @@ WAITING_CALLS = ("sync", "copy")  # work that ends while a thread is in one of t
 # Names of ranges, operators and functions that fetch or prepare input.
 _INPUT = re.compile(
     r"data[ _-]?load|load[ _-]?(batch|data|input|sample|image|audio|video)"
-    r"|(next|fetch|read)[ _-]?(batch|data|input|sample|image|audio|video)s?\b|get[ _-]?batch|input[ _-]?pipeline"
+    r"|(next|fetch|read)[ _-]?(batch|data|input|sample|image|audio|video)s?\b|get[ _-]?batch|input[ _-]?pipeline|pre[ _-]?process(?!\w*logits)"
     r"|\bcollate|_collate|data[ _-]?(fetch|read|wait|time)|(?<!de)tokeni[sz](e|ing)\b|decode[ _-]?(image|jpe?g|audio|video)"
     r"|torch/utils/data/|webdataset|\bdali\b",
     re.IGNORECASE,
@@ -38,11 +38,13 @@ _COMPILES = re.compile(r"compil(e(?!d)|ing\b|ation)|autotun|nvrtc|codegen", re.I
 # Operators in which cuDNN plans for a length that it has not seen.
 _PLANS = re.compile(r"_cudnn_attention(_forward|_backward)?\b")
 
-# Functions in which a thread does nothing but wait for another one.
+# Functions in which a thread does nothing but wait for another one; the last are calls of the operating system.
 _WAITS = re.compile(
     r"\b(queue|threading|selectors|multiprocessing/\w+|concurrent/futures/\w+)\.py\(\d+\): "
     r"_?(get|put|wait|wait_for_tstate_lock|acquire|join|select|poll|recv|recv_bytes|result)\b"
     r"|<built-in method (acquire|wait|poll|select|recv|get)\b"
+    r"|^(p?poll|p?select|epoll_p?wait|sem_(timed|clock)?wait|pthread_cond_(timed|clock)?wait|pthread_join"
+    r"|pthread_mutex_lock|pthread_rwlock_(rd|wr)lock|futex|(clock_)?nanosleep|usleep|waitpid|wait4)$"
 )
 
 

@@ -11,7 +11,11 @@ from attrs import Factory, define
 from llm_perf_opt.regions.columns import UNKNOWN, Bools, CodeSpans, Int32s, Int64s
 from llm_perf_opt.regions.stacks import Stacks, build_stacks, group_by
 
-_PLACE = re.compile(r"(?P<file>.*)\((?P<line>\d{1,9})\): (?P<function>.*)", re.DOTALL)
+# What torch.compile makes of the rest of a function, behind a graph break, has a name of torch's own: that of the
+# function is inside it.
+_PLACE = re.compile(
+    r"(?P<file>.*)\((?P<line>\d{1,9})\): (torch_dynamo_resume_in_(?P<resumed>.+)_at_\d+|(?P<function>.*))", re.DOTALL
+)
 
 
 @define(frozen=True)
@@ -34,7 +38,7 @@ class Place:
 def parse_place(text: str) -> Place | None:
     """A place as PyTorch's profiler writes it, `file.py(12): function`; None where it is something else."""
     found = _PLACE.fullmatch(text)
-    return None if found is None else Place(found["file"], int(found["line"]), found["function"])
+    return None if found is None else Place(found["file"], int(found["line"]), found["resumed"] or found["function"])
 
 
 def innermost(

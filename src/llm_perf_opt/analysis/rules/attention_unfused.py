@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import numpy as np
@@ -16,6 +17,9 @@ from llm_perf_opt.regions.columns import Bools
 _MATH = "aten::_scaled_dot_product_attention_math"
 _BETWEEN = ("elementwise", "copy", "random", "activation", "reduction")
 _MOST_BETWEEN = 5
+_LOSS = re.compile(r"log_?softmax|cross_?entropy|nll|kl_?div", re.IGNORECASE)
+# Scores and values are products of the same size; what follows the softmax of a router takes hundreds of times as long.
+_ALIKE = 8
 
 
 def _find(of: Evaluated) -> Iterator[Found]:
@@ -42,14 +46,16 @@ def _around_softmax(launched: Launched) -> Bools:
     found = np.zeros(len(launched), dtype=np.bool_)
     product = launched.fits(_may_be_scores).tolist()
     between = launched.fits(lambda kind: kind.family in _BETWEEN).tolist()
-    for at in np.flatnonzero(launched.fits(lambda kind: kind.family == "softmax")).tolist():
+    softmax = launched.fits(lambda kind: kind.family == "softmax" and not _LOSS.search(kind.kernel))
+    for at in np.flatnonzero(softmax).tolist():
         first, last = at - 1, at + 1
         while first >= 0 and at - first <= _MOST_BETWEEN and between[first] and not product[first]:
             first -= 1
         while last < len(product) and last - at <= _MOST_BETWEEN and between[last] and not product[last]:
             last += 1
         if first >= 0 and product[first] and last < len(product) and product[last]:
-            found[first : last + 1] = True
+            times = launched.time_ns[[first, last]]
+            found[first : last + 1] |= times.max() <= _ALIKE * times.min()
     return found
 
 
@@ -63,7 +69,7 @@ RULE = Rule(
     id="attention.unfused",
     title="Attention that is not fused",
     costs="Scores are written to memory and read back several times: traffic that grows with the square of the sequence length.",
-    seen="A batched matrix product, softmax and another batched product with only elementwise kernels between them, or PyTorch's math path.",
+    seen="A batched matrix product, softmax and another batched product that takes about as long, with only elementwise kernels between them, or PyTorch's math path.",
     words=Words(
         because="{families}, {time} of {now}, are attention that writes its scores to memory",
         action='use fused attention: F.scaled_dot_product_attention (attn_implementation="sdpa"), or FlashAttention; for masks of your own, flex_attention',

@@ -15,12 +15,13 @@ from llm_perf_opt.analysis.verdicts.launched import Launched, LaunchKind
 from llm_perf_opt.regions.columns import Bools
 
 _FEWEST = 8  # tensors of a cache: keys and values of four layers
+_KEYS_AND_VALUES = 2  # in a step; one alone may be of a picture and a prompt
 _LONGER = 8  # times as long as what is added: a cache, not the halves of a rotary embedding
 
 
 def _find(of: Evaluated) -> Iterator[Found]:
     rows = unclaimed(of, _extends)
-    if rows.any():
+    if rows.sum() * of.launched.scale >= _KEYS_AND_VALUES * of.launched.instances:
         yield from found_in_kernels(of, "cache.concat", rows, Gain.certain(of.launched.time(rows), 0.15))
     elif of.launched.ordered:
         rows = pairs_before_attention(of.launched, _concatenates) & of.free.rows

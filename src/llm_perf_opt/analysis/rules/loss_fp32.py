@@ -21,12 +21,16 @@ _PASSES = 4  # over logits in 16 bits, fused: read forward twice, read backward,
 def _find(of: Evaluated) -> Iterator[Found]:
     launched = of.launched
     logits = {t for kind in launched.kinds if _is_loss(kind) for t in kind.tensors if _is_wide(t)}
-    casts = {t.dims for kind in launched.kinds if _is_cast(kind) for t in kind.tensors}
-    shapes = {tensor.dims for tensor in logits} & casts
-    rows = unclaimed(
-        of, lambda kind: (_is_loss(kind) or _is_cast(kind)) and any(t.dims in shapes for t in kind.tensors)
-    )
-    if not shapes:
+    casts = {t.dims[-1] for kind in launched.kinds if _is_cast(kind) for t in kind.tensors if t.dims}
+    # By the vocabulary alone: between head and loss, logits are shifted by a token and laid out anew.
+    vocabularies = {tensor.dims[-1] for tensor in logits} & casts
+
+    def moves_logits(kind: LaunchKind) -> bool:
+        moves = _is_loss(kind) or kind.under("aten::copy_")
+        return moves and any(_is_wide(t) and t.dims[-1] in vocabularies for t in kind.tensors)
+
+    rows = unclaimed(of, moves_logits)
+    if not vocabularies:
         rows = _by_name(launched) & of.free.rows
     if not rows.any():
         return
@@ -67,7 +71,7 @@ RULE = Rule(
     id="loss.fp32",
     title="Cross entropy in fp32 over the vocabulary",
     costs="Logits are the largest tensor of a training step; in fp32 they pass through memory a dozen times.",
-    seen="Log-softmax over 8192 values or more in fp32, on logits that were cast from 16 bits in the same shape; if shapes were not recorded, log-softmax kernels whose names say fp32, next to a cast.",
+    seen="Log-softmax over 8192 values or more in fp32, on logits that were cast from 16 bits; copies of them in fp32 count, too. If shapes were not recorded, log-softmax kernels whose names say fp32, next to a cast.",
     words=Words(
         because="{families}, {time} of {now}, move fp32 logits through memory",
         action="fuse the loss: torch.compile around it (the cast stays on the chip), or a fused or chunked cross entropy (Liger, cut-cross-entropy)",

@@ -14,8 +14,10 @@ from llm_perf_opt.analysis.verdicts.findings import Found
 from llm_perf_opt.analysis.verdicts.launched import LaunchKind
 
 _FOREACH = re.compile(r"multi_tensor_apply_kernel|_foreach_|foreach_")
-_FUSED = re.compile(r"Fused(Adam|Sgd|Adagrad|Optim)", re.IGNORECASE)
-_COPIES = re.compile(r"Copy|norm", re.IGNORECASE)
+# Functors that do one operation for all tensors. One called AdamFunctor (Apex, DeepSpeed, Transformer Engine) or
+# FusedAdamMathFunctor does the whole update; others copy, scale or take norms.
+_ONE_OPERATION = re.compile(r"(Unary|Binary|Ternary|Pointwise)Op\w*Functor|Lerp\w*Functor")
+_NO_UPDATE = re.compile(r"Fused|Copy|norm|non_finite", re.IGNORECASE)
 _LERP = re.compile(r"lerp", re.IGNORECASE)
 # Arrays of the size of the parameters that pass through memory: lerp of the first moment reads two and writes one; a
 # fused Adam reads parameter, gradient and both moments, and writes three of them.
@@ -65,15 +67,15 @@ def _one_by_one(of: Evaluated) -> Iterator[Found]:
 
 def _is_foreach(kind: LaunchKind) -> bool:
     name = kind.kernel
-    found = kind.family == "optimizer" and _FOREACH.search(name) is not None
-    return found and not _FUSED.search(name) and not _COPIES.search(name)
+    found = kind.family == "optimizer" and _FOREACH.search(name) is not None and not _NO_UPDATE.search(name)
+    return found and ("Functor" not in name or _ONE_OPERATION.search(name) is not None)
 
 
 RULE = Rule(
     id="optimizer.fused",
     title="The optimiser is not fused",
     costs="Each operation of the update reads and writes all parameters or moments; a fused optimiser passes over them once.",
-    seen="Kernels of PyTorch's foreach operators (multi_tensor_apply_kernel) that do not belong to a fused optimiser; or eight parameters or more in a step of which each is updated by operators of its own (lerp_, addcmul_, addcdiv_).",
+    seen="Kernels of PyTorch's foreach operators (multi_tensor_apply_kernel with one operation for all tensors) that do not belong to a fused optimiser, of PyTorch or another library; or eight parameters or more in a step of which each is updated by operators of its own (lerp_, addcmul_, addcdiv_).",
     words=Words(because="{families}, {time} of {now}, go over the parameters once for every operation", action=_ACTION),
     variants={
         "loop": Words(

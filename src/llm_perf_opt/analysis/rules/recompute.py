@@ -10,6 +10,7 @@ from llm_perf_opt.analysis.rules.rule import Rule, Words
 from llm_perf_opt.analysis.verdicts.evaluated import Evaluated
 from llm_perf_opt.analysis.verdicts.findings import Found
 from llm_perf_opt.analysis.verdicts.launched import LaunchKind
+from llm_perf_opt.metrics.quantity import Quantity, shown
 
 _BACKWARD = "autograd::engine::evaluate_function"
 # Operators of a forward pass that no formula of a gradient is made of.
@@ -34,13 +35,18 @@ _FORWARD = frozenset(
     ]
 )
 _FEWEST = 2  # different operators: one alone may be of a gradient that somebody wrote
+_FULL = 0.8  # of the GPU's memory, from which on there is no room for what would be kept
 # PyTorch's own gradients end in a number. None calls an operator of a forward pass: what it saved is computed again.
 # Nor does that of a reentrant checkpoint do anything else.
 _OWN = re.compile(r"[A-Za-z]\w*Backward\d+$|CheckpointFunctionBackward$")
 
 
 def _find(of: Evaluated) -> Iterator[Found]:
-    launched = of.launched
+    launched, peak = of.launched, of.region.timing.memory_peak_bytes if of.region.timing else None
+    memory = of.gpu.memory if of.gpu else None
+    if peak and memory and peak >= _FULL * memory.of("B"):
+        return
+    room = f", though it needs no more than {shown(Quantity(peak, 'B'))} of {shown(memory)}" if peak and memory else ""
     first = {name for kind in launched.kinds if not _is_backward(kind) for name in kind.operators}
     again = {name for kind in launched.kinds for name in _repeated(kind)} & first
     own = {
@@ -48,7 +54,7 @@ def _find(of: Evaluated) -> Iterator[Found]:
     }  # also where forward is a stage of its own
     if len(again) >= _FEWEST or own & first or len(own) >= _FEWEST:
         rows = unclaimed(of, lambda kind: bool(_repeated(kind)))
-        yield from found_in_kernels(of, "recompute", rows, Gain.certain(launched.time(rows), 0.15))
+        yield from found_in_kernels(of, "recompute", rows, Gain.certain(launched.time(rows), 0.15), room=room)
 
 
 def _is_backward(kind: LaunchKind) -> bool:
@@ -69,7 +75,7 @@ RULE = Rule(
     costs="Checkpointing saves memory by repeating the forward pass of a block during the backward pass: a third more work.",
     seen="Operators of the forward pass (linear, activations, normalisation, attention) that run inside autograd's backward and also before it: two different ones, or one inside one of PyTorch's own gradients. In a stage without the forward pass: two inside PyTorch's own gradients.",
     words=Words(
-        because="{families}, {time} of {now}, repeat the forward pass in backward",
+        because="{families}, {time} of {now}, repeat the forward pass in backward{room}",
         action="checkpoint less where memory allows (fewer blocks, or selective: torch.utils.checkpoint with create_selective_checkpoint_contexts)",
     ),
     find=_find,
@@ -77,5 +83,5 @@ RULE = Rule(
     gain="The time of the repeated kernels.",
     before="y = checkpoint(block, x, use_reentrant=False)",
     after="y = block(x)",
-    unless="The memory is needed: the recording does not show how much is free.",
+    unless="The memory is needed: a recording does not show how much is free; where the program was measured, a step that takes 80 % of the GPU's memory or more gets no such fix.",
 )

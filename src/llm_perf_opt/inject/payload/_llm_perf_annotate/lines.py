@@ -50,9 +50,23 @@ class OwnCode:
     def __init__(self, rule: Any) -> None:
         self._library, self._model = (re.compile("|".join(rule[kind])) for kind in ("library", "model"))
         self._named = {(str(end), str(function)): str(name) for end, function, name in rule["named"]}
+        self._program = "\0"  # the folder of the package that was started, where that is installed as libraries are
 
     def owns(self, file: str) -> bool:
-        return not self._library.search(file) or bool(self._model.search(file))
+        return not self._library.search(file) or bool(self._model.search(file)) or file.startswith(self._program)
+
+    def add_program(self, main: Any) -> None:
+        """What `python -m package.train` runs, or a command that pip made for a package, is the program's own wherever
+        it lies, unless it is known to be a library's."""
+        spec, names = getattr(main, "__spec__", None), []
+        if spec is not None:
+            names = [spec.name]
+        elif (getattr(main, "__file__", None) or "").rpartition(os.sep)[0] == sys.executable.rpartition(os.sep)[0]:
+            names = [str(getattr(value, "__module__", "")) for value in vars(main).values() if callable(value)]
+        for top in {name.partition(".")[0] for name in names}:
+            folders = getattr(sys.modules.get(top), "__path__", ())
+            if "-packages" in str(folders) and not self._library.search(f"{top}/"):
+                self._program = next(iter(folders)) + os.sep
 
     def name_of(self, code: CodeType) -> str | None:
         """Of a function of a library that is worth its own name."""
@@ -377,6 +391,7 @@ def install(torch: Any, mark: Mark | None) -> None:
 def start(lines: Lines) -> bool:
     """Mark lines from now on; False where another tool has what is needed for it."""
     global active
+    lines.own.add_program(sys.modules["__main__"])
     watcher = Monitored(lines) if hasattr(sys, "monitoring") else Traced(lines)
     if watcher.start():
         active = lines
