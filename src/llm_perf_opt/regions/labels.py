@@ -77,14 +77,22 @@ def without_profiler(region: NCUProfileRegion) -> str:
 
 def host_sentence(region: NCUProfileRegion, regions: Sequence[NCUProfileRegion]) -> str:
     """Where the time of a region goes, by the times of ranges alone. `regions`: all of its scope."""
-    parts = sorted((r for r in regions if r.parent == region.key), key=weight, reverse=True)
+    inside = sorted((r for r in regions if r.parent == region.key), key=weight, reverse=True)
+    parts = [r for r in inside if not _is_warmup(r)]
     whole, _ = evaluated_times(region)
     text = f"{subject(region)} takes {_time(whole)}{without_profiler(region) or steadily(region)}"
+    once = [f"{label(r)} {_time(r.timing.warmup.total_ns)}" for r in inside if r.timing and _is_warmup(r)][:_PARTS]
+    note = (f" In its warm-up alone: {', '.join(once)}." if once else "") + once_note(region, regions)
     if not parts:
-        return f"{text}.{once_note(region, regions)}"
+        return f"{text}.{note}"
     told = [_part(part, whole) for part in parts[:_PARTS]]
     more = f" and {counted(len(parts) - _PARTS, 'more region')}" if len(parts) > _PARTS else ""
-    return f"{text}: {', '.join(told)}{more}.{once_note(region, regions)}"
+    return f"{text}: {', '.join(told)}{more}.{note}"
+
+
+def _is_warmup(region: NCUProfileRegion) -> bool:
+    """Does it run while the region around it warms up, and never again? Its time is no part of a steady one."""
+    return region.timing is not None and not region.timing.steady.instances and region.timing.instances > 0
 
 
 def _part(region: NCUProfileRegion, whole: float | None) -> str:
