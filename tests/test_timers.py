@@ -274,6 +274,20 @@ def test_what_runs_in_the_warm_up_alone_is_no_part_of_the_steady_time(
     assert once.startswith("load 50")
 
 
+def test_a_mean_far_from_the_median_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every tenth step evaluates: nobody gets the time of all steps from their median."""
+    program = (
+        "import time, nvtx\n"
+        "for number in range(40):\n"
+        "    with nvtx.annotate('step'):\n"
+        "        time.sleep(0.1 if number % 10 == 9 else 0.01)\n"
+    )
+    assert main(["measure", "--out", str(tmp_path / "run"), "--", sys.executable, "-c", program]) == 0
+    (where,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("Where: "))
+    assert " in 40 instances, median 1" in where
+    assert ", mean " in where
+
+
 MANY = """
 import time, nvtx
 with nvtx.annotate("loop", domain="LLM"):
