@@ -169,7 +169,10 @@ class Timers(Locked):
         event = None
         if which >= 0 and now >= self._next_outer:
             event, extra = self._begin_on_gpu(0, which, extra, now)
-        self._started[key] = which, monotonic_ns(), event, extra
+        try:
+            self._started[key] = which, monotonic_ns(), event, extra
+        except TypeError:  # another package of this name: it may be known by anything
+            return False
         return True
 
     def close(self, key: Any) -> None:
@@ -405,11 +408,12 @@ class Timers(Locked):
             now, before = cpu_times(), self._cpu_before
             if now is not None and before is not None:
                 self.evidence.note(cpu=[now[0] - before[0], now[1] - before[1]])
-            self._note_cost()
+            with suppress(Exception):  # other threads may still run
+                self._note_cost()
 
     def _note_cost(self) -> None:
         """What it takes to time a range by the host's clock: one after the other, and once much else has run."""
-        name = next((key for key in self._names if len(key) == 2), None)
+        name = next((key for key in list(self._names) if len(key) == 2), None)
         if name is None:
             return
         own, mine = getattr(self._local, "of", None), _Thread()
