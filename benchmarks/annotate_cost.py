@@ -17,6 +17,7 @@ import json
 import platform
 import statistics
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -31,13 +32,19 @@ from llm_perf_opt.version import __version__
 from provenance import commit
 
 sys.path.insert(0, str(INJECTED))
-from _llm_perf_annotate import calls, ranges
+from _llm_perf_annotate import calls, ranges, timers
 from _llm_perf_annotate.stages import Stages
 from _llm_perf_annotate.tree import Names
 
 HERE = Path(__file__).resolve().parent
 CHILDREN = 50
 DEPTH = 3
+TIMED = {
+    "timed_host_us": "host clock",
+    "timed_host_seldom_us": "host clock, after other work",
+    "timed_with_events_us": "with CUDA events",
+    "timed_with_events_seldom_us": "with CUDA events, after other work",
+}
 ROUNDS = 1000  # of a millisecond each: short enough for some to be undisturbed
 
 
@@ -123,6 +130,42 @@ def single_costs() -> dict[str, float]:
     }
 
 
+def timing_costs(*, cuda: bool) -> dict[str, float]:
+    """Microseconds that `measure` takes of a range: by the host's clock, and with its two CUDA events.
+
+    `seldom`: each time after other work, so that nothing of the timers is in the processor's caches.
+    """
+    other, layers = torch.randn(1 << 20), nn.Sequential(*(nn.Linear(64, 64) for _ in range(4)))
+
+    def work() -> None:
+        with torch.inference_mode():
+            layers(torch.ones(64, 64))
+            other.mul_(1.0)
+
+    found = {}
+    for events in (False, True) if cuda else (False,):
+        with tempfile.TemporaryDirectory() as folder:
+            times = timers.Timers(folder, torch if events else None)
+            if events:
+                torch.cuda.init()
+                times._outer._per = times._inner._per = 0  # nothing is rationed
+
+            def range_() -> None:
+                times.begin("LLM", "step")  # noqa: B023 - it is called here alone
+                times.end("LLM")  # noqa: B023
+
+            name = "with_events" if events else "host"
+            found[f"timed_{name}_us"] = min(seconds(range_, 500) for _ in range(ROUNDS // 5)) * 1e6
+            took = []
+            for _ in range(ROUNDS):
+                work()
+                began = time.perf_counter_ns()
+                range_()
+                took.append(time.perf_counter_ns() - began)
+            found[f"timed_{name}_seldom_us"] = statistics.median(took) / 1e3
+    return found
+
+
 def decode_step(options: argparse.Namespace, names: Names) -> dict[str, float]:
     """Milliseconds a decode step, off and on."""
     torch.manual_seed(0)
@@ -192,7 +235,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
 
-    single = single_costs()
+    single, timing = single_costs(), timing_costs(cuda=options.device.startswith("cuda"))
     stages, modules = decode_step(options, Names()), decode_step(options, Names(DEPTH))
     share = single["stage_us"] / (stages["off_ms"] * 1e3)
     modules_share = (single["stage_us"] + modules["named_modules"] * single["module_range_us"]) / (
@@ -210,6 +253,7 @@ def main() -> None:
         "where": where,
         "ranges_through": source,
         **single,
+        **timing,
         "stages": {**stages, "computed_share": share},
         "modules": {**modules, "computed_share": modules_share, "depth": DEPTH},
     }
@@ -226,6 +270,11 @@ def main() -> None:
         f"| module range | {single['module_range_us']:.2f} |",
         f"| call of a module that has no range | {single['module_without_range_us']:.2f} |",
         f"| of a range, NVTX itself | {single['of_which_nvtx_us']:.2f} |",
+        *(
+            f"| a range timed by `measure`, {how} | {timing[name]:.2f} |"
+            for name, how in TIMED.items()
+            if name in timing
+        ),
         "",
         "| decode step | off, ms | on, ms | on / off, measured (middle half) | share by the costs above |",
         "|---|---|---|---|---|",

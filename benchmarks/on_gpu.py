@@ -63,7 +63,7 @@ PIECES = (
     Piece("ranks", ("ranks.py",), "ranks-h200", 230),
     Piece("compare", ("compare.py",), "compare-h200", 100),
     Piece("measured", ("bridge.py", "--only", "alone,profile,measured"), "bridge-h200", 190),
-    Piece("true-time", ("true_time.py",), "true-time-h200", 390),
+    Piece("true-time", ("true_time.py",), "true-time-h200", 470),
     Piece("true-answers", ("true_answers.py",), "true-answers-h200", 380),
     # Twice, with the results of the first call: it goes on with what is not measured yet.
     Piece("try", ("try_levers.py", "--within", "555"), "", 560),

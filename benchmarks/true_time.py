@@ -8,8 +8,9 @@ Each part runs one program of `programs/self_timed.py` by itself and under `llm-
 each. Compared are the medians of its regions (its own CUDA events against the report), its tokens per second, the time
 until it starts, and, where the program knows them, energy, memory growth and peak. What measuring costs a step is found
 within each process, where steps with ranges and without follow each other in turns: a program that the host holds up
-takes up to half as long again from one process to the next on a machine with other users. Where runs without us differ
-by more than a limit, no comparison with them is held to it: it is told as noise. Results are written after each part;
+takes up to twice as long from one second to the next on a machine with other users. Where runs without us differ by more
+than a limit, or steps within them do, no comparison with them is held to it: it is told as noise, and what is held to
+the limit is the comparison with the program's own timers in the same run. Results are written after each part;
 parts measured by an earlier call stay in the file. Exit code 1: a limit was missed.
 """
 
@@ -40,8 +41,10 @@ PARTS = {
     "threads": "two threads with ranges and streams of their own",
     "energy": "half a minute of products, copies and pauses",
 }
-NOISE = "how far runs alone are from their mean"
+NOISE = "how far runs alone, and the speed within them, are from their mean"
+BLOCKS = 20  # of a run, each with a speed of its own
 LIMITS = {"region": 0.02, "tokens": 0.02, "step": 0.01, "start": 2.0, "energy": 0.02, "memory": 0.02}
+STAGES = ("decode", "step")  # whose instances hold the same number of steps or tokens
 TURNS = 2
 SECONDS = 100.0  # for one run of a program
 LEAST_MS = 1.0  # regions that take less are told only
@@ -114,8 +117,8 @@ def part(kind: str, tiny: bool) -> dict[str, Any]:
         "energy": first["facts"].get("energy"),
         "timing": [{key: run["regions"].get(key) for key in run["keys"].values()} for run in under],
         "own_medians_ms": [{name: own_median(run, name) for name in run["keys"]} for run in under],
-        "in_turns_ms": {
-            name: [{key: run[key] for key in ("with_ranges_ms", "without_ranges_ms")} for run in runs]
+        "in_turns": {
+            name: [in_turns_facts(run) for run in runs]
             for name, runs in (("alone", by_itself), ("measured", under))
             if runs and "with_ranges_ms" in runs[0]
         },
@@ -153,6 +156,8 @@ def compare_region(name: str, key: str, by_itself: list[Any], under: list[Any]) 
     # Of a region of microseconds, the program's own events are a part that shows.
     limit = None if few or own < LEAST_MS else LIMITS["region"]
     checks = [check(f"median of {key}, same runs", own, found, limit, "ms")]
+    if name in STAGES:
+        checks.append(compare_rate(name, key, under, None if few else LIMITS["tokens"]))
     if by_itself:
         without = min(own_median(run, name) for run in by_itself)
         fastest = min(medians) if found is not None else None
@@ -160,6 +165,18 @@ def compare_region(name: str, key: str, by_itself: list[Any], under: list[Any]) 
         inner = key.count("/") > 2
         checks.append(check(f"median of {key}, runs without us", without, fastest, None if inner else limit, "ms"))
     return checks
+
+
+def compare_rate(name: str, key: str, under: list[Any], limit: float | None) -> dict[str, Any]:
+    """Steps or tokens per second are their number over all the time of what is steady."""
+    own, said = [], []
+    for run in under:
+        times, timing = run["milliseconds"][name], run["regions"].get(key)
+        own.append(statistics.mean(times[timing["warmup"]["instances"] if timing else 0 :] or times))
+        if timing and timing["steady"]["instances"]:
+            said.append(timing["steady"]["total_ns"] / timing["steady"]["instances"] / 1e6)
+    found = 1e3 / statistics.mean(said) if len(said) == len(under) else None
+    return check(f"{key} per second, steady ones, same runs", 1e3 / statistics.mean(own), found, limit, "1/s")
 
 
 def compare_cost(by_itself: list[Any], under: list[Any]) -> list[dict[str, Any]]:
@@ -175,6 +192,10 @@ def compare_cost(by_itself: list[Any], under: list[Any]) -> list[dict[str, Any]]
     fastest, measured_fastest = (min(run["step_ms"] for run in runs) for runs in (by_itself, under))
     step = check("a step, runs alone", fastest, measured_fastest, LIMITS["step"], "ms")
     noise = max(abs(run["step_ms"] / mean(by_itself, "step_ms") - 1) for run in by_itself)
+    speeds = [speed for run in by_itself for speed in levels(run)]
+    if speeds:
+        tenths = statistics.quantiles(speeds, n=10)
+        noise = max(noise, (tenths[-1] - tenths[0]) / 2 / statistics.mean(speeds))
     seconds = {"true": None, "off": None, "unit": "s"}
     return [
         *compare_in_turns(by_itself, under),
@@ -184,6 +205,24 @@ def compare_cost(by_itself: list[Any], under: list[Any]) -> list[dict[str, Any]]
         {"what": "later start of the program", "said": start, **seconds, "limit": LIMITS["start"], "ok": start <= LIMITS["start"]},
         {"what": "more wall time, report included", "said": wall, **seconds, "limit": None, "ok": True},
     ]  # fmt: skip
+
+
+def levels(run: dict[str, Any]) -> list[float]:
+    """Milliseconds of a step without ranges, from one part of the run to the next."""
+    steps = run.get("without_ranges_ms", [])
+    size = max(len(steps) // BLOCKS, 1)
+    return [statistics.median(steps[at : at + size]) for at in range(0, len(steps), size)]
+
+
+def in_turns_facts(run: dict[str, Any]) -> dict[str, Any]:
+    """What is kept of steps in turns."""
+    pairs = zip(run["with_ranges_ms"], run["without_ranges_ms"], strict=True)
+    costs = [1e3 * (with_ranges - without) for with_ranges, without in pairs]
+    return {
+        "pairs": len(costs),
+        "cost_us": [round(cost, 2) for cost in statistics.quantiles(costs, n=10)],  # tenths
+        "levels_ms": [round(level, 5) for level in levels(run)],
+    }
 
 
 def compare_in_turns(by_itself: list[Any], under: list[Any]) -> list[dict[str, Any]]:

@@ -22,6 +22,7 @@ from llm_perf_opt.regions.columns import UNKNOWN_HERE, Timeline
 
 sys.path.insert(0, str(INJECTED))
 from _llm_perf_annotate import timers as timers_module
+from _llm_perf_annotate.current_stream import Events
 from _llm_perf_annotate.timers import Timers
 
 LATE_NS = 40_000_000  # the GPU is this far behind the host
@@ -201,12 +202,93 @@ def test_a_gpu_that_fails_costs_its_times_and_nothing_else(tmp_path: Path) -> No
     timers = timed(gpu, tmp_path)
     run(timers, "step", 0.001)
 
-    def fails() -> int:
+    def fails(now: int) -> int:
         raise RuntimeError("CUDA error: device-side assert")
 
-    timers._stream.device = fails
+    timers._events.record = fails
     run(timers, "step", 0.001)
     assert len(found(timers, tmp_path).ranges) == 2
+
+
+@pytest.mark.usefixtures("finders")
+def test_start_end_ranges_have_events_too(tmp_path: Path) -> None:
+    timers = timed(Gpu(), tmp_path)
+    for number in range(3):
+        assert timers.open("LLM", "request", number)
+        assert timers.open("LLM", "request", -1 - number)
+        time.sleep(0.002)
+        timers.close(number)
+        timers.close(-1 - number)
+    timers.close("never started")
+    ranges = found(timers, tmp_path).ranges
+    assert ranges.start_end.tolist() == [True] * 6
+    assert ranges.gpu_start is not None
+    assert (ranges.gpu_start != UNKNOWN_HERE).sum() == 6
+
+
+@pytest.mark.usefixtures("finders")
+def test_while_nothing_may_be_spent_a_range_costs_two_looks_at_the_clock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpu = Gpu()
+    timers = timed(gpu, tmp_path)
+    timers._memory = None
+    run(timers, "step", 0)
+    later = time.monotonic_ns() + 3_600_000_000_000
+    timers._outer.next_at = timers._inner.next_at = later
+    run(timers, "step", 0)  # finds that there is nothing left
+    monkeypatch.setattr(timers, "_begin_on_gpu", None)  # to call it fails
+    before = gpu.made
+    for _ in range(5):
+        run(timers, "step", 0)
+    assert gpu.made == before
+    assert len(found(timers, tmp_path).ranges) == 7
+
+
+def test_events_are_recorded_on_the_stream_in_use_and_stay_with_their_device() -> None:
+    """As torch has it: streams by the number of the driver, and a class in C that records without looking for one."""
+    state, recorded = {"device": 0, "stream": 7}, []
+
+    class Base:
+        def record(self, stream: object = None) -> None:
+            recorded.append(stream)
+
+    class Event(Base):
+        def __init__(self, enable_timing: bool) -> None: ...
+
+        def record(self, stream: object = None) -> None:
+            recorded.append("in Python")
+
+    torch = SimpleNamespace(
+        cuda=SimpleNamespace(
+            Event=Event,
+            is_initialized=lambda: True,
+            is_current_stream_capturing=lambda: False,
+            current_device=lambda: 0,
+            current_stream=lambda device: f"stream {state['stream']} of {device}",
+            get_device_properties=lambda device: SimpleNamespace(uuid=f"GPU-{device}"),
+        ),
+        _C=SimpleNamespace(
+            _CudaEventBase=Base,
+            _cuda_getDevice=lambda: state["device"],
+            _cuda_getCurrentRawStream=lambda device: state["stream"],
+        ),
+    )
+    notes: list[object] = []
+    events = Events(torch, lambda **facts: notes.append(facts))
+    first, device, base = events.record(1)
+    assert base is device.base is not None
+    state["stream"] = 9
+    events.record(2)
+    state["device"] = 1
+    other = events.record(3)
+    assert recorded == [*("in Python", "stream 7 of 0"), "stream 9 of 0", *("in Python", "stream 9 of 1")]
+    assert notes == [{"uuid": "GPU-0"}, {"uuid": "GPU-1"}]
+    assert other[1] is not device
+    device.spare.append(first)
+    assert events.record(4)[0] is not first
+    state["device"] = 0
+    assert events.record(5)[0] is first
 
 
 def test_instances_without_events_are_estimated_from_those_of_their_own_region(tmp_path: Path) -> None:

@@ -210,6 +210,106 @@ def test_domains_have_stacks_of_their_own_and_a_forked_child_its_own_file(tmp_pa
     assert timeline.ranges.duration[by_name["of the child"]] >= 0.6e9
 
 
+REQUESTS = """
+import threading, time, nvtx
+from nvtx import end_range, start_range
+
+own = nvtx.get_domain("server")
+for _ in range(3):
+    first = start_range("request", domain="LLM")
+    second = nvtx.start_range(message="request", domain="LLM")  # begins while the first runs, and ends after it
+    inside = own.start_range(own.get_event_attributes("queue"))
+    with nvtx.annotate("request", domain="LLM"):  # of the same name, and another region
+        time.sleep(0.01)
+    end_range(first)
+    own.end_range(inside)
+    thread = threading.Thread(target=lambda: (time.sleep(0.01), nvtx.end_range(second)))
+    thread.start()
+    thread.join()
+nvtx.start_range("never ends", domain="LLM")
+nvtx.end_range(None)  # of a program that has switched its ranges off
+"""
+
+
+def test_start_end_ranges_are_timed_also_where_they_overlap_and_end_on_another_thread(tmp_path: Path) -> None:
+    environment = inject.environment("off", ranges=True, timers=tmp_path)
+    subprocess.run([sys.executable, "-c", REQUESTS], env=environment, check=True)
+    timeline = read_measured(_collected(tmp_path))
+    ranges = timeline.ranges
+    rows = zip(ranges.domain.tolist(), ranges.name.tolist(), ranges.start_end.tolist(), strict=True)
+    found = defaultdict(list)
+    for (domain, name, start_end), took in zip(rows, ranges.duration.tolist(), strict=True):
+        found[timeline.domains[domain], timeline.strings[name], start_end].append(took)
+    assert {key: len(times) for key, times in found.items()} == {
+        ("LLM", "request", True): 6,
+        ("LLM", "request", False): 3,
+        ("server", "queue", True): 3,
+    }
+    times = sorted(found["LLM", "request", True])
+    assert times[0] >= 0.01e9
+    assert times[-3] >= 0.02e9
+
+
+ONCE_INSIDE = """
+import time, nvtx
+for number in range(7):
+    with nvtx.annotate("generate", domain="LLM"):
+        if not number:
+            with nvtx.annotate("load", domain="LLM"):
+                time.sleep(0.5)
+        with nvtx.annotate("work", domain="LLM"):
+            time.sleep(0.02)
+"""
+
+
+def test_what_runs_in_the_warm_up_alone_is_no_part_of_the_steady_time(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program = tmp_path / "once.py"
+    program.write_text(ONCE_INSIDE)
+    assert main(["measure", "--out", str(tmp_path / "run"), "--", sys.executable, str(program)]) == 0
+    (where,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("Where: "))
+    steady, _, once = where.partition(" In its warm-up alone: ")
+    assert "load" not in steady
+    assert once.startswith("load 50")
+
+
+def test_a_mean_far_from_the_median_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every tenth step evaluates: nobody gets the time of all steps from their median."""
+    program = (
+        "import time, nvtx\n"
+        "for number in range(40):\n"
+        "    with nvtx.annotate('step'):\n"
+        "        time.sleep(0.1 if number % 10 == 9 else 0.01)\n"
+    )
+    assert main(["measure", "--out", str(tmp_path / "run"), "--", sys.executable, "-c", program]) == 0
+    (where,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("Where: "))
+    assert " in 40 instances, median 1" in where
+    assert ", mean " in where
+
+
+MANY = """
+import time, nvtx
+with nvtx.annotate("loop", domain="LLM"):
+    for _ in range(20_000):
+        with nvtx.annotate("part", domain="LLM"):
+            pass
+for _ in range(10):
+    with nvtx.annotate("step", domain="LLM"):
+        time.sleep(0.02)
+"""
+
+
+def test_what_timing_many_short_ranges_costs_is_told(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    assert main(["measure", "--quiet", "--out", str(out), "--", sys.executable, "-c", MANY]) == 0
+    report = json.loads((out / "report.json").read_text())
+    (told,) = (d for d in report["diagnostics"] if d["code"] == "RANGES_COST")
+    assert told["message"].startswith("LLM@loop holds 20,000 ranges. To time one takes about ")
+    regions = {region["key"]: region["timing"]["instances"] for region in report["scopes"][-1]["regions"]}
+    assert regions == {"LLM@loop": 1, "LLM@loop/part": 20_000, "LLM@step": 10}, "finding out adds no ranges"
+
+
 FORKED = """
 import multiprocessing, nvtx
 

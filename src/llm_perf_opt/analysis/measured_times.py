@@ -13,6 +13,7 @@ import numpy as np
 from attrs import define, evolve
 
 from llm_perf_opt.analysis.gpu_condition import gpu_diagnoses
+from llm_perf_opt.analysis.range_costs import range_costs
 from llm_perf_opt.analysis.scopes import AGGREGATE
 from llm_perf_opt.diagnosis import Diagnosis, diagnose
 from llm_perf_opt.regions.attribution import attribute
@@ -58,7 +59,8 @@ class MeasuredTimes:
             if timing is not None and timing.steady.instances
         }
         host, on_gpu = _clocks(part)
-        return MeasuredTimes(regions, each, host, on_gpu, gpu_diagnoses(whole, list(regions.values())))
+        conditions = [*gpu_diagnoses(whole, list(regions.values())), *range_costs(whole, list(regions.values()))]
+        return MeasuredTimes(regions, each, host, on_gpu, conditions)
 
     def set_timings(self, scopes: Sequence[Scope]) -> None:
         """Have the regions of a recording say what they take undisturbed."""

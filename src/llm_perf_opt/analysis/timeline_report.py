@@ -10,6 +10,7 @@ from attrs import Factory, define, evolve, field
 from llm_perf_opt.analysis.code_lines import CodeLines
 from llm_perf_opt.analysis.engine_loop import engine_diagnoses
 from llm_perf_opt.analysis.gpu_condition import gpu_diagnoses, gpu_facts
+from llm_perf_opt.analysis.range_costs import range_costs
 from llm_perf_opt.analysis.rank_comparison import RankComparison
 from llm_perf_opt.analysis.rank_steps import steps_of
 from llm_perf_opt.analysis.ranks import rank_calls
@@ -136,6 +137,7 @@ class TimelineReport:
                     self.launches[known] = {self.attribution.table.key(n): launches for n, launches in found.items()}
                 self.launches[part.name] = self.launches[known]
         self.diagnostics += [*self.builder.diagnoses(), *gpu_diagnoses(self.timeline, scopes[-1].regions)]
+        self.diagnostics += range_costs(self.timeline, scopes[-1].regions)
         self.diagnostics += engine_diagnoses(self.timeline, self.warmth.numbers)
         if counters is not None:
             self.coverage = counters.coverage(parts[-1].selection.kernels)

@@ -55,12 +55,16 @@ class _OfProcess:
     warm: bool = False
     cpu: tuple[int, int] | None = None  # nanoseconds that its threads ran, and waited for a CPU
     rank: int | None = None  # in its job
+    start_end: list[int] = Factory(list)  # names that are those of start/end ranges
+    cost: tuple[int, int] | None = None  # nanoseconds to time a range: at least, and where it comes seldom
 
     def as_json(self) -> dict[str, Any]:
         facts = {"run": self.run, "pid": self.pid, "names": self.names, "once": self.once, "uuids": self.uuids}
         facts |= {"warm": True} if self.warm else {}
         facts |= {"cpu": self.cpu} if self.cpu else {}
         facts |= {"rank": self.rank} if self.rank is not None else {}
+        facts |= {"start_end": self.start_end} if self.start_end else {}
+        facts |= {"cost": self.cost} if self.cost else {}
         return {**facts, "rows": self.rows.tolist()}
 
 
@@ -145,7 +149,7 @@ def read_measured(file: Path, source: str | None = None) -> Timeline:
                 thread=np.array(thread, dtype=np.int32),
                 domain=of_name[columns["name"]],
                 name=names[columns["name"]],
-                start_end=np.zeros(len(process.rows), dtype=np.bool_),
+                start_end=np.isin(columns["name"], process.start_end),
                 took=_took(columns),
                 gpu_start=np.where(_is_on_gpu(columns), columns["gpu_start"], UNKNOWN_HERE),
                 memory_peak=columns["memory_peak"],
@@ -160,7 +164,10 @@ def read_measured(file: Path, source: str | None = None) -> Timeline:
         kind=KIND,
         strings=list(strings),
         domains=list(domains),
-        processes=[Process(p.pid, rank=p.rank, run=p.run, warm=p.warm, cpu_wait=_waited(p.cpu)) for p in found],
+        processes=[
+            Process(p.pid, rank=p.rank, run=p.run, warm=p.warm, cpu_wait=_waited(p.cpu), range_cost_ns=p.cost)
+            for p in found
+        ],
         threads=[number for number, _ in threads],
         kernels=empty,
         copies=empty,
@@ -232,9 +239,6 @@ def _content(file: Path) -> tuple[list[_OfProcess], list[GpuSamples]]:
 
 
 def _process(content: dict[str, Any]) -> _OfProcess:
-    cpu = content.get("cpu")
-    if cpu is not None and len(cpu) != 2:
-        raise ValueError("its times of the CPU are not two numbers")
     return _OfProcess(
         int(content["run"]),
         int(content["pid"]),
@@ -243,9 +247,18 @@ def _process(content: dict[str, Any]) -> _OfProcess:
         [(int(what), int(start), int(end)) for what, start, end in content["once"] if 0 <= what < len(ONCE)],
         [str(uuid) for uuid in content["uuids"]],
         content.get("warm") is True,
-        cpu=None if cpu is None else (int(cpu[0]), int(cpu[1])),
+        cpu=_two(content.get("cpu")),
         rank=_rank(content.get("rank")),
+        start_end=[int(number) for number in content.get("start_end", ())],
+        cost=_two(content.get("cost")),
     )
+
+
+def _two(times: Any) -> tuple[int, int] | None:
+    if times is None:
+        return None
+    first, second = times
+    return int(first), int(second)
 
 
 def _rank(value: object) -> int | None:
@@ -287,14 +300,17 @@ def _read(file: Path, run: int) -> _OfProcess:
     for line in lines:
         try:
             match parse_json(line):
-                case {"name": [int(number), str(domain), str(text)]} if number == len(found.names):
+                case {"name": [int(number), str(domain), str(text)], **more} if number == len(found.names):
                     found.names.append((shortened(domain), shortened(text)))
+                    found.start_end += [number] if more.get("start_end") is True else []
                 case {"why": str(why), "from": int(start), "to": int(end)} if why in ONCE:
                     found.once.append((ONCE.index(why), start, end))
                 case {"uuid": str(uuid)}:
                     found.uuids.append(uuid if uuid.startswith(_NO_UUID) else _NO_UUID + uuid)
                 case {"cpu": [int(ran), int(waited)]}:
                     found.cpu = ran, waited
+                case {"cost": [int(least), int(most)]}:
+                    found.cost = least, most
                 case {"rank": rank}:
                     found.rank = _rank(rank)
         except ValueError:  # the process was killed while it wrote

@@ -253,6 +253,9 @@ class Process:
     run: int = 0  # which run of the program, where it was run several times
     warm: bool = False  # it was warm before its first range opened
     cpu_wait: float | None = None  # part of the time in which its threads could run that others had the CPU
+    range_cost_ns: tuple[int, int] | None = (
+        None  # of a measured one, to time a range: at least, and where it comes seldom
+    )
 
 
 @define(eq=False)

@@ -9,8 +9,10 @@ from llm_perf_opt.regions.model import NCUProfileRegion, TokenRate
 from llm_perf_opt.regions.names import visible
 from llm_perf_opt.regions.ranking import evaluated_times, unrecorded_whole, weight
 from llm_perf_opt.regions.table import WHOLE
+from llm_perf_opt.regions.timing import SteadyTime
 
 _WARMUP_SHARE = 0.05  # of the steady time: less warm-up is not worth a word
+_UNEVEN = 1.25  # times the median: a mean of so much says another thing
 _PARTS = 4  # regions inside another that a sentence names
 
 
@@ -47,16 +49,22 @@ def subject(region: NCUProfileRegion) -> str:
 
 
 def steadily(region: NCUProfileRegion) -> str:
-    """` in 61 instances, median 2.4 ms, after 16.5 s of warm-up`."""
+    """` in 61 instances, median 2.4 ms, after 16.5 s of warm-up`; the mean, too, where it is far from the median."""
     timing, each = region.timing, ""
     instances = timing.steady.instances // timing.runs if timing else 0
     side = region.performance.gpu_side if region.performance else None
     if side is not None and side.step_ns is not None:  # its times are the GPU's: those of the ranges say nothing
         each = f" in {side.instances:,} steps, {side.each}"
     elif timing and instances > 1 and timing.steady.median_ns is not None:
-        each = f" in {instances:,} instances, median {_time(timing.steady.median_ns)}"
+        each = f" in {instances:,} instances, median {_time(timing.steady.median_ns)}{_mean(timing.steady)}"
     warmup = warmup_note(region)
     return f"{each},{warmup}" if each and warmup else each + warmup
+
+
+def _mean(steady: SteadyTime) -> str:
+    """Where a few instances take most of the time, as steps do of which every tenth evaluates."""
+    mean = steady.total_ns / steady.instances
+    return f", mean {_time(mean)}" if mean > _UNEVEN * (steady.median_ns or mean) else ""
 
 
 def once_note(region: NCUProfileRegion, regions: Sequence[NCUProfileRegion]) -> str:
@@ -77,14 +85,22 @@ def without_profiler(region: NCUProfileRegion) -> str:
 
 def host_sentence(region: NCUProfileRegion, regions: Sequence[NCUProfileRegion]) -> str:
     """Where the time of a region goes, by the times of ranges alone. `regions`: all of its scope."""
-    parts = sorted((r for r in regions if r.parent == region.key), key=weight, reverse=True)
+    inside = sorted((r for r in regions if r.parent == region.key), key=weight, reverse=True)
+    parts = [r for r in inside if not _is_warmup(r)]
     whole, _ = evaluated_times(region)
     text = f"{subject(region)} takes {_time(whole)}{without_profiler(region) or steadily(region)}"
+    once = [f"{label(r)} {_time(r.timing.warmup.total_ns)}" for r in inside if r.timing and _is_warmup(r)][:_PARTS]
+    note = (f" In its warm-up alone: {', '.join(once)}." if once else "") + once_note(region, regions)
     if not parts:
-        return f"{text}.{once_note(region, regions)}"
+        return f"{text}.{note}"
     told = [_part(part, whole) for part in parts[:_PARTS]]
     more = f" and {counted(len(parts) - _PARTS, 'more region')}" if len(parts) > _PARTS else ""
-    return f"{text}: {', '.join(told)}{more}.{once_note(region, regions)}"
+    return f"{text}: {', '.join(told)}{more}.{note}"
+
+
+def _is_warmup(region: NCUProfileRegion) -> bool:
+    """Does it run while the region around it warms up, and never again? Its time is no part of a steady one."""
+    return region.timing is not None and not region.timing.steady.instances and region.timing.instances > 0
 
 
 def _part(region: NCUProfileRegion, whole: float | None) -> str:

@@ -13,19 +13,21 @@ _DEAREST_NS = 100_000  # of one event, or one look at the allocator
 class Budget:
     """A share of the time. It is free to use from `next_at` on: to ask costs one comparison."""
 
-    __slots__ = ("_paid_until", "_share", "next_at")
+    __slots__ = ("_paid_until", "_per", "next_at")
 
     def __init__(self, share: float) -> None:
-        self._share = share
+        self._per = round(1 / share)
         self.next_at = self._paid_until = 0
 
-    def charge(self, since: int, *, things: int = 1, twice: bool = False) -> int:
-        """Pay for what was done since then, or for that and the same again later; the time now.
+    def charge(self, since: int, *, things: int = 1, times: int = 1) -> int:
+        """Pay for what was done since then, so many times; the time now.
 
         `things`: so many were done. None is charged more than it can cost: the system may have given others a turn.
         """
         now = monotonic_ns()
-        cost = min(now - since, things * _DEAREST_NS) * (2 if twice else 1)
-        self._paid_until = max(self._paid_until, now) + round(cost / self._share)
-        self.next_at = self._paid_until - _AHEAD_NS
+        cost, paid = now - since, self._paid_until
+        if cost > things * _DEAREST_NS:
+            cost = things * _DEAREST_NS
+        self._paid_until = paid = (paid if paid > now else now) + cost * times * self._per
+        self.next_at = paid - _AHEAD_NS
         return now

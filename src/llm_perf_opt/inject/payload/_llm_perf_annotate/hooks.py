@@ -6,6 +6,7 @@ timeline has as many ranges of it as were seen here.
 
 from __future__ import annotations
 
+import itertools
 import os
 from functools import wraps
 from types import ModuleType, SimpleNamespace
@@ -37,6 +38,15 @@ def into_torch(torch: Any) -> None:
         return result
 
     nvtx.rangePushA, nvtx.rangePop = range_push, range_pop
+    start, end = getattr(nvtx, "rangeStartA", None), getattr(nvtx, "rangeEnd", None)
+    if start is None or end is None or not _is_timed():
+        return
+
+    @wraps(start)
+    def range_start(name: str) -> Any:
+        return _started("", name, start(name))
+
+    nvtx.rangeStartA, nvtx.rangeEnd = range_start, _ending(end)
 
 
 def into_nvtx(package: ModuleType) -> None:
@@ -48,7 +58,7 @@ def into_nvtx(package: ModuleType) -> None:
         return  # another package of this name, or a version that works in another way
     if not _has(annotate, "__init__", "__enter__", "__exit__", "__call__"):
         return
-    _into_annotate(annotate)
+    _into_annotate(annotate, getattr(inner, "dummy_domain", object()))
     if hasattr(domain, "push_range") and hasattr(domain, "pop_range"):
         _into_domain(domain)
 
@@ -67,6 +77,43 @@ def into_nvtx(package: ModuleType) -> None:
     for place in places:
         place.push_range, place.pop_range = push_range, pop_range
     _into_get_domain(package)
+    if _is_timed() and hasattr(package, "start_range") and hasattr(package, "end_range"):
+        _into_start_end(places)
+
+
+class _Made(int):
+    """What a start/end range is known by where no tool is attached: then NVTX itself gives all of them the same."""
+
+
+_numbers = itertools.count(1)
+
+
+def _started(domain: Any, name: Any, real: Any) -> Any:
+    """What the program is to end the range by. `real`: what NVTX says."""
+    key = real or _Made(next(_numbers))
+    return key if ranges_seen.open(domain, name, key) else real
+
+
+def _ending(end: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(end)
+    def end_range(range_id: Any) -> Any:
+        result = None if isinstance(range_id, _Made) else end(range_id)
+        ranges_seen.close(range_id)
+        return result
+
+    return end_range
+
+
+def _into_start_end(places: list[Any]) -> None:
+    start, end = places[0].start_range, _ending(places[0].end_range)
+
+    @wraps(start)
+    def start_range(*given: Any, **named: Any) -> Any:
+        domain = _given(named.get("domain", given[2] if len(given) > 2 else None))
+        return _started(domain, _given(named.get("message", given[0] if given else None)), start(*given, **named))
+
+    for place in places:
+        place.start_range, place.end_range = start_range, end
 
 
 def _is_timed() -> bool:
@@ -98,6 +145,13 @@ class _QuietDomain:
 
     def pop_range(self) -> None:
         ranges_seen.end(self._domain)
+
+    def start_range(self, attributes: Any = None, **named: Any) -> Any:
+        message = named["message"] if "message" in named else getattr(attributes, "message", None)
+        return _started(self._domain, _given(message), 0)
+
+    def end_range(self, range_id: Any) -> None:
+        ranges_seen.close(range_id)
 
 
 def _into_get_domain(package: Any) -> None:
@@ -134,7 +188,8 @@ def _into_domain(domain: Any) -> None:
     domain.push_range, domain.pop_range = push_range, pop_range
 
 
-def _into_annotate(annotate: Any) -> None:
+def _into_annotate(annotate: Any, silent: Any) -> None:
+    """`silent`: the domain of ranges that go nowhere, as no tool is attached."""
     create, enter, leave, decorate = annotate.__init__, annotate.__enter__, annotate.__exit__, annotate.__call__
 
     @wraps(create)
@@ -146,7 +201,7 @@ def _into_annotate(annotate: Any) -> None:
         except AttributeError:  # a class of others may have no room for it: its ranges are not counted
             pass
 
-    # A decode step may have a hundred of these: no tuple is made or taken apart that need not be.
+    # A decode step may have a hundred of these: no tuple is made or taken apart, and nothing called, that need not be.
     @wraps(enter)
     def __enter__(self: Any) -> Any:
         try:
@@ -157,6 +212,11 @@ def _into_annotate(annotate: Any) -> None:
         domain = "" if domain is None else domain
         ranges_seen.begin(domain, "" if message is None else message)
         try:
+            if self.domain is silent:
+                return self
+        except AttributeError:  # another version
+            pass
+        try:
             return enter(self)
         except BaseException:
             ranges_seen.undo(domain)
@@ -164,11 +224,15 @@ def _into_annotate(annotate: Any) -> None:
 
     @wraps(leave)
     def __exit__(self: Any, kind: Any = None, error: Any = None, trace: Any = None) -> Any:
-        result = leave(self, kind, error, trace)
         try:
             domain = self.init_args[2]
         except (AttributeError, IndexError, TypeError):
-            return result
+            return leave(self, kind, error, trace)
+        try:
+            quiet = self.domain is silent
+        except AttributeError:
+            quiet = False
+        result = False if quiet else leave(self, kind, error, trace)
         ranges_seen.end("" if domain is None else domain)
         return result
 

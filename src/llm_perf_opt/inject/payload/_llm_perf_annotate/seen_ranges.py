@@ -80,6 +80,13 @@ class SeenRanges(Locked):
         if self.listeners:
             self._notify(str(domain), *counted, None)
 
+    def open(self, domain: object, name: object, key: object) -> bool:
+        """A start/end range, known by `key` from now on. Those are timed, but neither counted nor acted on."""
+        return False
+
+    def close(self, key: object) -> None:
+        """It has ended."""
+
     def _uncount(self, domain: str, name: str, number: int) -> None:
         with self._lock:
             if self.counts.get((domain, name)) == number:

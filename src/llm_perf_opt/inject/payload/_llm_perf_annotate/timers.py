@@ -19,13 +19,14 @@ import sys
 import threading
 from array import array
 from contextlib import suppress
+from functools import partial
 from itertools import chain
 from time import monotonic_ns
 from typing import Any
 
 from . import imports, log
 from .budget import Budget
-from .current_stream import CurrentStream
+from .current_stream import Device, Events
 from .evidence import Evidence, cpu_times
 from .memory import Memory
 from .place import place_of
@@ -41,16 +42,19 @@ _NO_NAME, _NO_DOMAIN = -1, -2  # instead of the number of a name
 _FLUSH_ROWS = 2048  # of a thread
 _FLUSH_NUMBERS = 4 * _FLUSH_ROWS
 _LOOK_AGAIN_NS = 1_000_000  # whether the process uses a GPU by now
+_NEVER = 1 << 62
 _FLUSH_NS = 500_000_000  # between two ranges that have none around them
 _READ_NS = 3_000_000_000  # likewise, for events: to read one takes longer than to record it
 _EVENTS_AHEAD = 4096  # that may wait to be read; beyond that, ranges are timed by the host clock alone
 _ALWAYS = 2  # levels of ranges whose events come first
-_OUTER_SHARE, _INNER_SHARE, _MEMORY_SHARE = 0.003, 0.001, 0.0008  # of the program's time that each may take
+_OUTER_SHARE, _INNER_SHARE, _MEMORY_SHARE = 0.002, 0.001, 0.0008  # of the program's time that each may take
 _LEAVE_TO_OTHERS_NS = 60_000_000  # so long a name that had more looks at the allocator than others lets them go first
 _MOST_NAMES = 20_000  # a program that puts numbers into its names has no end of them
 _IN_A_ROW, _MOST_UNWRITTEN = 8, 1 << 18  # numbers, while the disk is full
+_MOST_STARTED = 10_000  # start/end ranges that are open: a program may forget to end them
+_COST_ROUNDS, _OTHER_BYTES = 25, 4 << 20  # more than the caches of a core hold
+_OTHER_CODE = "def other(a: int, *b, **c):\n    with a as d:\n        return [f'{e}' for e in b if e is not c[d]]\n"
 _MANY_THREADS = 256  # from then on, those that have ended are let go
-_REBASE_NS = 2_000_000_000  # elapsed times are 32-bit floats: far from their base they are coarse
 
 
 class _Thread:
@@ -72,8 +76,7 @@ class Timers(Locked):
 
     def __init__(self, folder: str, torch: Any) -> None:
         self._folder = folder
-        self._cuda: Any = None
-        self._stream: Any = None
+        self._events: Events | None = None
         self._memory: Memory | None = None
         self.evidence = Evidence("")
         self._start_anew()
@@ -85,10 +88,10 @@ class Timers(Locked):
         self._path = os.path.join(self._folder, f"{os.getpid()}-{monotonic_ns()}")  # noqa: PTH118 - slow to import
         self._local = threading.local()
         self._threads: list[_Thread] = []
-        self._names: dict[tuple[Any, Any], int] = {}
-        self._spare: dict[int, list[Any]] = {}  # events that can be used again, by device
-        self._bases: dict[int, tuple[Any, int]] = {}
-        self._is_on_gpu, self._next_inner = False, 0
+        self._names: dict[tuple[Any, ...], int] = {}  # domain, name, and of start/end ranges True
+        self._started: dict[Any, tuple[int, int, Any, Any]] = {}  # which, start, event, what else is taken
+        self._is_on_gpu = False
+        self._next_outer = self._next_inner = 0  # when there is more to do for a range than to look at the clock
         self._looks: dict[int, int] = {}  # at the allocator, by the number of a name
         self._all_looks = self._last_look = 0
         self._outer, self._inner, self._for_memory = map(Budget, (_OUTER_SHARE, _INNER_SHARE, _MEMORY_SHARE))
@@ -96,6 +99,8 @@ class Timers(Locked):
         self._cpu_before = cpu_times()
         if self._memory is not None:
             self._memory.forget()
+        if self._events is not None:
+            self._events.forget()
 
     def write_to(self, folder: str) -> None:
         """Begin anew, with files in another folder."""
@@ -104,9 +109,10 @@ class Timers(Locked):
 
     def use(self, torch: Any) -> None:
         """Torch is there: its GPU, its allocator, and what tells of compilation and graph capture."""
-        if self._cuda is None:
-            self._cuda, self._stream = torch.cuda, CurrentStream(torch)
+        if self._events is None:
+            self._events = Events(torch, self.evidence.note)
             self._memory = Memory.of(torch)
+            self._next_outer = self._next_inner = 0
             self.evidence.watch(torch)
 
     # -- what every range goes through ----------------------------------------------------------
@@ -119,7 +125,7 @@ class Timers(Locked):
             if which == _NO_DOMAIN:
                 return
         stack, event, now = of.stack, None, monotonic_ns()
-        if (now >= self._next_inner or (self._is_on_gpu and len(stack) < _ALWAYS)) and which >= 0:
+        if now >= (self._next_inner if len(stack) >= _ALWAYS else self._next_outer) and which >= 0:
             event, extra = self._begin_on_gpu(len(stack), which, extra, now)
             now = monotonic_ns()
         stack.append((domain, which, now, event, extra))
@@ -153,6 +159,34 @@ class Timers(Locked):
             if self._memory is not None and isinstance(extra, list):
                 self._memory.forget(extra)
 
+    def open(self, domain: Any, name: Any, key: Any) -> bool:
+        """A start/end range, which may overlap others and end on another thread. Whether it is timed."""
+        if not isinstance(domain, str) or not isinstance(name, str) or len(self._started) >= _MOST_STARTED:
+            return False
+        which, extra, now = self._names.get((domain, name, True), _NO_NAME), None, monotonic_ns()
+        if which < 0:
+            which, extra = self._new_name(domain, name, start_end=True)
+        event = None
+        if which >= 0 and now >= self._next_outer:
+            event, extra = self._begin_on_gpu(0, which, extra, now)
+        try:
+            self._started[key] = which, monotonic_ns(), event, extra
+        except TypeError:  # another package of this name: it may be known by anything
+            return False
+        return True
+
+    def close(self, key: Any) -> None:
+        now = monotonic_ns()
+        try:
+            which, start, event, extra = self._started.pop(key)
+        except (KeyError, TypeError):
+            return
+        of = getattr(self._local, "of", None) or self._new_thread()
+        if which >= 0:
+            self._end_with(of, (which, of.number, start, now), event, extra)
+        if not of.stack and now - of.wrote > _FLUSH_NS:
+            self._flush(of)
+
     # -- what few go through ----------------------------------------------------------------------
 
     def _first(self, domain: Any, name: Any) -> tuple[_Thread, int, Any]:
@@ -174,17 +208,18 @@ class Timers(Locked):
             self._threads.append(of)
         return of
 
-    def _new_name(self, domain: Any, name: Any) -> tuple[int, Any]:
+    def _new_name(self, domain: Any, name: Any, *, start_end: bool = False) -> tuple[int, Any]:
         """Its number, and what is noted of the first instance. What is no text is not timed."""
         if not isinstance(domain, str):
             return _NO_DOMAIN, None
         if not isinstance(name, str) or len(self._names) >= _MOST_NAMES:
             return _NO_NAME, None
         with self._lock:
-            which = self._names.setdefault((domain, name), len(self._names))
+            key = (domain, name, True) if start_end else (domain, name)
+            which = self._names.setdefault(key, len(self._names))
             if not which and (place := place_of(os.environ)) is not None:
                 self.evidence.note(rank=place.rank)
-            self.evidence.note(name=[which, domain, name])
+            self.evidence.note(name=[which, domain, name], **({"start_end": True} if start_end else {}))
         return which, self.evidence.first_use(self._memory if self._is_on_gpu else None)
 
     @staticmethod
@@ -198,16 +233,20 @@ class Timers(Locked):
 
     def _begin_on_gpu(self, level: int, which: int, extra: Any, now: int) -> tuple[Any, Any]:
         if not self._is_on_gpu:
-            if self._cuda is None or not self._cuda.is_initialized():
-                self._next_inner = now + _LOOK_AGAIN_NS
+            if self._events is None or not self._events.can_be():
+                self._next_outer = self._next_inner = _NEVER if self._events is None else now + _LOOK_AGAIN_NS
                 return None, extra
             self._is_on_gpu = True
-        budget, memory = self._outer if level < _ALWAYS else self._inner, self._for_memory
-        if self._memory is not None and extra is None and now >= memory.next_at and self._is_its_turn(which, now):
+        outer, inner, memory, event = self._outer, self._inner, self._for_memory, None
+        if now >= memory.next_at and self._memory is not None and extra is None and self._is_its_turn(which, now):
             extra = self._memory.begin()
             now = memory.charge(now)
-        event = self._record(budget, now) if now >= budget.next_at else None
-        self._next_inner = min(self._inner.next_at, memory.next_at)
+        budget = outer if level < _ALWAYS else inner
+        if now >= budget.next_at:
+            event = self._record(now)
+            budget.charge(now, times=2)  # it is paid for the second, too
+        look_at = memory.next_at if self._memory is not None else _NEVER
+        self._next_outer, self._next_inner = min(outer.next_at, look_at), min(inner.next_at, look_at)
         return event, extra
 
     def _is_its_turn(self, which: int, now: int) -> bool:
@@ -223,7 +262,7 @@ class Timers(Locked):
         return True
 
     def _end_with(self, of: _Thread, row: tuple[int, ...], first: Any, extra: Any) -> None:
-        last = self._record(None, 0) if first is not None else None
+        last = self._record(0) if first is not None else None
         used = _NOTHING
         if isinstance(extra, list):  # of the allocator
             now = monotonic_ns()
@@ -241,50 +280,33 @@ class Timers(Locked):
 
     # -- events -----------------------------------------------------------------------------------
 
-    def _record(self, budget: Budget | None, now: int) -> Any:
-        """An event on the stream in use, with its device and what its time is counted from.
+    def _record(self, now: int) -> Any:
+        """An event on the stream in use, with its device and what its time is counted from. None where it may not be.
 
-        None where it may not be. `budget`: of the first event of a range, which pays for both.
+        `now`: 0 for the last event of a range, which is counted from the first.
         """
-        cuda = self._cuda
-        if cuda is None:
+        events = self._events
+        if events is None or self.evidence.capturing:
             return None
         try:
-            stream = self._stream
-            if self.evidence.capturing or stream.is_capturing():
+            if events.is_capturing():
                 return None
-            device = stream.device()
-            if budget is not None:
-                base = self._bases.get(device)
-                if base is None:
-                    self.evidence.note(uuid=str(getattr(cuda.get_device_properties(device), "uuid", "")))
-                if base is None or now - base[1] > _REBASE_NS:
-                    self._bases[device] = self._base(cuda.Event(enable_timing=True))
-            spare = self._spare.get(device)
-            event = spare.pop() if spare else cuda.Event(enable_timing=True)
-            event.record(stream.of(device))
-            if budget is not None:
-                budget.charge(now, twice=True)
-            return event, device, self._bases.get(device)
+            return events.record(now)
         except Exception as error:
-            self._cuda = None
+            self._events = None
             log.failed("timing ranges on the GPU", error, of="ranges")
             return None
 
     @staticmethod
-    def _base(event: Any) -> tuple[Any, int]:
-        """An event whose moment is known by the host clock: where the GPU has nothing to do, it happens at once."""
-        event.record()
-        return event, monotonic_ns()
-
-    def _give_back(self, event: Any) -> None:
+    def _give_back(event: Any) -> None:
         if event is not None:
-            self._spare.setdefault(event[1], []).append(event[0])
+            event[1].spare.append(event[0])
 
-    def _moments(self, first: Any, last: Any) -> tuple[int, int]:
+    @staticmethod
+    def _moments(first: tuple[Any, Device, Any], last: tuple[Any, Device, Any]) -> tuple[int, int]:
         (begin, device, (base, at)), (end, other, _) = first, last
         try:
-            if device == other:  # else it began on one device and ended on another
+            if device is other:  # else it began on one device and ended on another
                 start = at + round(base.elapsed_time(begin) * 1e6)
                 return start, start + round(begin.elapsed_time(end) * 1e6)
         except Exception:  # noqa: S110 - the context is gone, as at the end of a program: the host clock remains
@@ -353,9 +375,7 @@ class Timers(Locked):
 
     def _is_capturing(self) -> bool:
         """An event must not be asked while a graph is captured: that would break the capture."""
-        if self.evidence.capturing or self._cuda is None:
-            return bool(self.evidence.capturing)
-        return bool(self._stream.is_capturing())
+        return bool(self.evidence.capturing or (self._events is not None and self._events.is_capturing()))
 
     def write_idle(self) -> None:
         """From another thread, again and again: write what threads have finished that write nothing more by themselves.
@@ -388,6 +408,34 @@ class Timers(Locked):
             now, before = cpu_times(), self._cpu_before
             if now is not None and before is not None:
                 self.evidence.note(cpu=[now[0] - before[0], now[1] - before[1]])
+            with suppress(Exception):  # other threads may still run
+                self._note_cost()
+
+    def _note_cost(self) -> None:
+        """What it takes to time a range by the host's clock: one after the other, and once much else has run."""
+        name = next((key for key in list(self._names) if len(key) == 2), None)
+        if name is None:
+            return
+        own, mine = getattr(self._local, "of", None), _Thread()
+        self._local.of = mine
+        mine.wrote = self._next_outer = self._next_inner = _NEVER  # nothing of this is written
+        others, steps = bytes(_OTHER_BYTES), (partial(self.begin, *name), partial(self.end, name[0]))
+        found = []
+        for between in (False, True):
+            took = []
+            for _ in range(_COST_ROUNDS):
+                took.append(0)
+                mine.host.clear()
+                for step in steps:
+                    if between:  # what the caches hold of data, and then of code
+                        others.count(1)
+                        compile(_OTHER_CODE, "", "exec")
+                    began = monotonic_ns()
+                    step()
+                    took[-1] += monotonic_ns() - began
+            found.append(sorted(took)[_COST_ROUNDS // 2])
+        self._local.of = own
+        self.evidence.note(cost=found)
 
     def _forget_lock(self) -> None:
         """In a forked child: what the parent has open and has not written is the parent's."""
@@ -408,6 +456,7 @@ def install(torch: Any, ranges_seen: SeenRanges) -> None:
     timers = Timers(folder, torch)
     ranges_seen.timers = timers  # type: ignore[attr-defined]
     ranges_seen.begin, ranges_seen.end, ranges_seen.undo = timers.begin, timers.end, timers.undo  # type: ignore[method-assign]
+    ranges_seen.open, ranges_seen.close = timers.open, timers.close  # type: ignore[method-assign]
     atexit.register(timers.finish)
     ticker.add(timers.write_idle)
     imports.when_imported({"multiprocessing.util": lambda util: util.register_after_fork(timers, _end_with)})
