@@ -24,7 +24,7 @@ from fake_tools import tools as tools
 from fake_tools import write as write_tools
 from forks import PROGRAMS
 from llm_perf_opt.capture.load_client import LoadClient
-from llm_perf_opt.capture.server_window import ASKED, ServerWindow
+from llm_perf_opt.capture.server_window import ASKED, ServerWindow, _told
 from llm_perf_opt.cli.main import main
 from llm_perf_opt.errors import UserError
 from llm_perf_opt.metrics.groups import groups_for
@@ -366,8 +366,11 @@ time.sleep(600)
 
 def test_a_window_that_never_opened_is_said(tmp_path: Path) -> None:
     noted: list[Any] = []
-    assert window(tmp_path, after="never printed").finish(noted.append) is None
+    found = window(tmp_path, after="never printed")
+    assert "has not printed 'never printed' yet" in found._waited_for()
+    assert found.finish(noted.append) is None
     assert [diagnosis.code for diagnosis in noted] == ["WINDOW_NOT_OPENED"]
+    assert "never printed 'never printed'" in noted[0].message
 
 
 @pytest.mark.process
@@ -547,6 +550,103 @@ def test_a_server_that_says_nothing_more_is_given_up(broken: int) -> None:
     assert found["requests"] == {"answered": 0, "failed": 2, "asked": 9}
     assert found["seconds"] < 0.3
     assert "no token came for" in found["first_failure"]
+
+
+class Answers(BaseHTTPRequestHandler):
+    """Answers each request with the next of some bodies; the last again and again."""
+
+    bodies: tuple[bytes, ...] = ()
+    key = ""
+
+    def log_message(self, *words: Any) -> None:
+        """Says nothing."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        known = not self.key or self.headers["Authorization"] == f"Bearer {self.key}"
+        self.send_response(200 if known else 401)
+        self.end_headers()
+        body, *rest = self.bodies
+        Answers.bodies = tuple(rest) or (body,)
+        self.wfile.write(body if known else f"{self.headers['Authorization']} is not known".encode())
+
+
+TEXT, END = b'data: {"choices": [{"text": "a", "finish_reason": null}]}\n\n', b"data: [DONE]\n\n"
+WHOLE = b'{"choices": [{"message": {"content": "a b"}}], "usage": {"completion_tokens": 2, "prompt_tokens": 3}}'
+
+
+@pytest.fixture
+def answers(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., dict[str, Any]]]:
+    """What the client finds of two requests that are answered with these bodies."""
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Answers)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+
+    def found(*bodies: bytes, key: str = "") -> dict[str, Any]:
+        monkeypatch.setattr(Answers, "bodies", bodies)
+        monkeypatch.setattr(Answers, "key", key)
+        client = LoadClient(
+            ServingRequest(load=2, concurrency=1, prompt_tokens=3, url=f"127.0.0.1:{server.server_port}")
+        )
+        client.start()
+        wait_until(lambda: client.is_done)
+        return client.result()
+
+    yield found
+    server.shutdown()
+    server.server_close()
+
+
+def test_an_error_in_a_stream_is_no_answer(answers: Callable[..., dict[str, Any]]) -> None:
+    found = answers(TEXT + END, TEXT + b'data: {"error": {"message": "out of memory"}}\n\n' + END)
+    assert found["requests"] == {"answered": 1, "failed": 1, "asked": 2}
+    assert "out of memory" in found["first_failure"]
+
+
+@pytest.mark.parametrize("end", [END, b'data: {"choices": [{"text": "a", "finish_reason": "length"}]}\n\n'])
+def test_a_stream_that_breaks_off_is_no_answer(end: bytes, answers: Callable[..., dict[str, Any]]) -> None:
+    assert answers(TEXT + end, TEXT)["first_failure"] == "the answer broke off after 1 pieces"
+    assert answers(TEXT)["requests"]["answered"] == 2  # of a server that never says that an answer is over
+
+
+def test_an_answer_in_one_piece_has_no_first_token(answers: Callable[..., dict[str, Any]]) -> None:
+    found = answers(WHOLE)
+    assert (found["requests"]["answered"], found["output_tokens"], found["prompt_tokens_mean"]) == (2, 4, 3)
+    assert found["ttft_s"] is found["itl_s"] is found["tpot_s"] is None
+    assert found["e2e_s"]["p50"] > 0
+    assert "does not say how many tokens" in answers(b'{"choices": [{"text": "a b"}]}')["first_failure"]
+
+
+def test_a_server_that_wants_a_key_gets_it(
+    answers: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused = answers(TEXT + END, key="right")
+    told = _told(refused)
+    assert (told.code, "wants a key" in told.message, "OPENAI_API_KEY" in told.fix) == ("LOAD", True, True)
+    monkeypatch.setenv("OPENAI_API_KEY", "wrong")
+    assert "wrong" not in answers(TEXT + END, key="right")["first_failure"]
+    monkeypatch.setenv("OPENAI_API_KEY", "right")
+    assert answers(TEXT + END, key="right")["requests"]["answered"] == 2
+
+
+@pytest.mark.parametrize(
+    ("failure", "fix"),
+    [
+        ("HTTP 404: {}", "--load-command"),
+        ("HTTP 400: too long", "--prompt-tokens"),
+        ("HTTP 500: HTTP 401: x", "the server's output"),
+        ("the answer held no text", "the server's output"),
+    ],
+)
+def test_a_load_that_was_refused_is_told_with_what_helps(failure: str, fix: str) -> None:
+    counts = {"answered": 0, "failed": 2, "asked": 2}
+    told = _told({"requests": counts, "output_tokens": 0, "first_failure": failure})
+    assert (told.severity, fix in told.fix) == ("error", True)
 
 
 def test_a_server_that_is_not_there_is_not_ready() -> None:

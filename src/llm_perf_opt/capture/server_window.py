@@ -41,6 +41,11 @@ _PORTS = 5  # named at the most
 _SAY_S = 30.0  # between two lines that say what is waited for
 _END_S = 5.0  # that a load generator may take to end
 _DIES_S = 3.0  # that a server may take to end by itself once requests have failed
+_REFUSED = {
+    "key": ("HTTP 401", "HTTP 403"),
+    "protocol": ("HTTP 404", "HTTP 405", "HTTP 501"),
+    "refused": ("HTTP 400", "HTTP 413", "HTTP 422"),
+}
 _AGAIN_S = (
     15.0  # that a server may take; transformers waits for a thread that never ends, until it is interrupted again
 )
@@ -172,6 +177,8 @@ class ServerWindow:
             return f"nothing answers at {self._asked.url} yet" + (
                 f"; the program listens on port {_named(ports)}" if ports else ""
             )
+        if self._asked.after is not None and _seconds(self._asked.after) is None:
+            return f"the program has not printed {self._asked.after!r} yet; to start now: llm-perf window start {self._run}"
         return f"the window is not open yet: {self.steps:,} steps so far"
 
     def _may_open(self) -> bool:
@@ -210,7 +217,7 @@ class ServerWindow:
         if (self._run / ASKED["stop"]).exists():
             return "asked for"
         if self._asked.window is not None and self._done >= self._asked.window:
-            return f"{self._done:,} steps were run"
+            return f"{self._done:,} {'steps' if max(self._steps.values(), default=0) else 'calls of models'} were run"
         if self._client is not None:
             if self._client.is_done:
                 return "all requests were answered" if not self._client.failures else "all requests have ended"
@@ -249,6 +256,8 @@ class ServerWindow:
         if self._ports:
             own = f"http://127.0.0.1:{self._ports[0]}"
             return diagnose("WINDOW_NOT_OPENED.port", url=self._asked.url, ports=_named(self._ports), own=own)
+        if self._asked.after is not None and _seconds(self._asked.after) is None:
+            return diagnose("WINDOW_NOT_OPENED.text", text=self._asked.after)
         return diagnose("WINDOW_NOT_OPENED", steps=self.steps)
 
     def finish(self, note: Callable[[Diagnosis], None]) -> tuple[int, int] | None:
@@ -304,7 +313,7 @@ def _told(found: dict[str, Any]) -> Diagnosis:
     failed = f", {counts['failed']:,} failed ({found['first_failure']})" if counts["failed"] else ""
     if not counts["answered"]:
         cut = found["output_tokens"] and not counts["failed"]
-        return diagnose("LOAD.cut", tokens=found["output_tokens"]) if cut else diagnose("LOAD.failed", failed=failed)
+        return diagnose("LOAD.cut", tokens=found["output_tokens"]) if cut else diagnose(_failed(found), failed=failed)
     return diagnose(
         "LOAD.some" if counts["failed"] else "LOAD",
         answered=f"{counts['answered']:,}",
@@ -315,6 +324,12 @@ def _told(found: dict[str, Any]) -> Diagnosis:
         itl=times("itl_s"),
         e2e=times("e2e_s"),
     )
+
+
+def _failed(found: dict[str, Any]) -> str:
+    """What is to be said of a load of which nothing was answered, by how the server refused it."""
+    why = (found["first_failure"] or "").partition(":")[0]
+    return next((f"LOAD.{what}" for what, statuses in _REFUSED.items() if why in statuses), "LOAD.failed")
 
 
 def _seconds(text: str) -> float | None:

@@ -91,7 +91,9 @@ class Measure:
         elif not timed and alone and not run.failures:
             run.failures.append(ExitCode.NOTHING_CAPTURED)
             is_marked = run.request.annotate.mode != "off"
-            run.note(diagnose("NOTHING_TIMED.marked" if is_marked else "NOTHING_TIMED"))
+            # A server that answered nothing had nothing to do: marks of its own would not help.
+            if not any(one.code == "LOAD" and one.severity == "error" for one in run.directory.manifest.diagnostics):
+                run.note(diagnose("NOTHING_TIMED.marked" if is_marked else "NOTHING_TIMED"))
         elif not timed and went_well:
             run.report_progress("  no range could be timed: the times will be those of the profiled run")
         # A step that takes too long is stopped, and the others are taken all the same.
