@@ -148,6 +148,25 @@ def test_steps_of_vllm(output: SimpleNamespace, expected: str | None) -> None:
         assert (None if step is None else step.name + step.numbers) == expected
 
 
+def test_requests_of_vllm_that_make_no_token_or_were_pushed_out() -> None:
+    embeds = scheduled({"a": 7}, {"a": 7})
+    embeds.scheduled_new_reqs[0].pooling_params = "mean"
+    assert engine_batches.vllm(None, (embeds,), {}) == engine_batches.Step("prefill", 1, 7, 0)
+    again = scheduled({"a": 8}, {"a": 7})  # with the five tokens that it had made, of which one is left
+    again.scheduled_new_reqs[0].prefill_token_ids = [0] * 12
+    assert engine_batches.vllm(None, (again,), {}) == engine_batches.Step("prefill", 1, 8, 0)
+
+
+def test_steps_of_vllm_that_are_of_no_phase() -> None:
+    canvas = scheduled({"a": 4}, made={"a": 3}, guessed={"a": [-1] * 4})
+    diffusion = SimpleNamespace(model_config=SimpleNamespace(is_diffusion=True))
+    assert engine_batches.vllm(diffusion, (canvas,), {}) == engine_batches.Step("step", 1, 4)
+    for consumes, expected in ((True, engine_batches.Step("prefill", 1, 7, 1)), (False, "step")):
+        transfer = SimpleNamespace(is_ec_consumer=consumes)
+        worker = SimpleNamespace(vllm_config=SimpleNamespace(ec_transfer_config=transfer))
+        assert engine_batches.vllm(worker, (scheduled({"a": 7}, {"a": 7}),), {}) == expected
+
+
 def test_an_older_vllm_knows_the_prompts_in_its_worker() -> None:
     output = scheduled({"a": 1, "b": 1}, made={"a": 0, "b": 0}, computed=[8, 7])
     del output.scheduled_cached_reqs.num_output_tokens
@@ -165,7 +184,7 @@ Mode = IntEnum("Mode", "EXTEND DECODE MIXED IDLE TARGET_VERIFY DRAFT_EXTEND DRAF
     ("mode", "draft", "expected"),
     [
         ("EXTEND", False, "prefill, batch = 2, tokens = 30"),
-        ("SPLIT_PREFILL", False, "prefill, batch = 2, tokens = 30"),
+        ("SPLIT_PREFILL", False, "prefill"),
         ("DECODE", False, "decode_step, batch = 2, tokens = 2, new = 2"),
         ("MIXED", False, "mixed_step, batch = 2, tokens = 30"),
         ("TARGET_VERIFY", False, "verify, batch = 2, tokens = 8"),
@@ -179,7 +198,7 @@ def test_steps_of_sglang(mode: str, draft: bool, expected: str) -> None:
     batch = SimpleNamespace(forward_mode=Mode[mode], batch_size=2, extend_num_tokens=30)
     batch.input_ids = SimpleNamespace(shape=(8,))
     step = engine_batches.sglang(SimpleNamespace(is_draft_worker=draft), (batch,), {})
-    assert step.name + step.numbers == expected
+    assert (step if isinstance(step, str) else step.name + step.numbers) == expected
 
 
 # --- the mechanism ---
