@@ -449,6 +449,30 @@ def test_a_load_generator_of_the_users_own_is_started_without_a_shell(tmp_path: 
     assert (tmp_path / "load.log").read_text() == "['$HOME; echo']\n"
 
 
+SERVES = """
+import sys
+from http.server import HTTPServer, SimpleHTTPRequestHandler
+HTTPServer(("127.0.0.1", int(sys.argv[1])), SimpleHTTPRequestHandler).serve_forever()
+"""
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--load-command", f"{sys.executable} -c 1/0"), 'failed (exit code 1), and said last: "ZeroDivisionError'),
+        (("--load-command", f"{sys.executable} -c 1"), "Nothing could be timed while the window was open"),
+        (("--load", "1"), "does not know the OpenAI protocol"),
+    ],
+)
+def test_why_nothing_was_timed_is_said_once(options: tuple[str, ...], said: str, tmp_path: Path) -> None:
+    port = free_port()
+    asked = (*options, "--url", f"http://127.0.0.1:{port}", "--out", str(tmp_path / "run"))
+    assert main(["measure", *asked, "--", sys.executable, "-c", SERVES, str(port)]) == 5
+    found = json.loads((tmp_path / "run" / "manifest.json").read_text())["diagnostics"]
+    assert [said in one["message"] for one in found if one["severity"] == "error"] == [True]
+
+
 @pytest.mark.process
 @pytest.mark.parametrize(
     ("options", "said"),

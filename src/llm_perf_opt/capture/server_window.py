@@ -29,6 +29,7 @@ from llm_perf_opt.planning import spoken_seconds
 from llm_perf_opt.process.supervise import Ended, run_supervised
 from llm_perf_opt.processes import listening
 from llm_perf_opt.regions.columns import Int64s
+from llm_perf_opt.regions.names import visible
 from llm_perf_opt.request import ServingRequest
 from llm_perf_opt.untrusted import parse_json
 
@@ -62,6 +63,7 @@ class ServerWindow:
         self._server = LoadClient(asked)  # asked whether it is ready, also where somebody else sends the requests
         self._client = self._server if asked.load is not None else None
         self._generator: subprocess.Popen[bytes] | None = None
+        self._generator_failed = False  # by itself
         self._steps: dict[int, int] = {}  # by process
         self._calls: dict[int, int] = {}  # of models, likewise: they count where nothing says what a step is
         self._before: dict[bool, int] = {}  # what had run when it was opened: calls, and steps
@@ -223,8 +225,9 @@ class ServerWindow:
                 return "all requests were answered" if not self._client.failures else "all requests have ended"
             if why := self._client.gave_up():
                 return why
-        if self._generator is not None and self._generator.poll() is not None:
-            return "the load generator has ended"
+        if self._generator is not None and (code := self._generator.poll()) is not None:
+            self._generator_failed = code != 0
+            return f"the load generator has {f'failed with exit code {code}' if code else 'ended'}"
         return ""
 
     def close(self, why: str) -> None:
@@ -270,6 +273,12 @@ class ServerWindow:
             found = self._client.result()
             (self._into / LOAD).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
             note(_told(found))
+        if self._generator is not None and self._generator_failed:
+            log = self._into / "load.log"
+            last = [line.strip() for line in log.read_text("utf-8", errors="replace").splitlines() if line.strip()][-1:]
+            said = f', and said last: "{visible(last[0], 200)}"' if last else ""
+            file = log.relative_to(self._run)
+            note(diagnose("LOAD.generator", code=self._generator.returncode, said=said, log=file))
         return self.opened_ns, self.closed_ns
 
 
