@@ -646,6 +646,14 @@ def test_an_answer_in_one_piece_has_no_first_token(answers: Callable[..., dict[s
     assert "does not say how many tokens" in answers(b'{"choices": [{"text": "a b"}]}')["first_failure"]
 
 
+def test_pieces_of_several_tokens_are_not_called_tokens(answers: Callable[..., dict[str, Any]]) -> None:
+    counted = b'data: {"choices": [], "usage": {"completion_tokens": 6}}\n\n'
+    several, single = answers(TEXT * 3 + counted + END), answers(TEXT * 3 + END)
+    assert (several["output_tokens"], several["tokens_per_piece"], single["tokens_per_piece"]) == (12, 2, 1)
+    assert "between two pieces of text (2.0 tokens) 0" in _told(several).message
+    assert "between two tokens 0" in _told(single).message
+
+
 def test_a_server_that_wants_a_key_gets_it(
     answers: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

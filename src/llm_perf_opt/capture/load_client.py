@@ -37,7 +37,8 @@ _LONGEST_LINE = 1 << 20  # bytes of a piece
 _LARGEST = 1 << 22  # bytes of an answer that is no stream
 _PERCENTILES = (50, 90, 99)
 _TEXTS = ("content", "reasoning_content", "reasoning")
-FIRST, BETWEEN = "for a first token", "between two tokens"
+FIRST, BETWEEN, PIECES = "for a first token", "between two tokens", "between two pieces of text"
+SEVERAL = 1.05  # tokens in a piece of a stream, from which on its pieces are not called tokens
 _FIRST_TOKENS = 8  # of the answer to the request that is not counted
 
 
@@ -251,14 +252,22 @@ class LoadClient:
             seen = [(1e9 * np.array(found.moments)).astype(np.int64) for found in self.answered if found.moments]
         pairs = [np.column_stack([moments[:-1], moments[1:]]) for moments in seen]
         first, later = [found[:1] for found in pairs], [found[1:] for found in pairs]
-        return {name: np.concatenate(rows) for name, rows in ((FIRST, first), (BETWEEN, later)) if rows}
+        between = BETWEEN if self._tokens_per_piece < SEVERAL else PIECES
+        return {name: np.concatenate(rows) for name, rows in ((FIRST, first), (between, later)) if rows}
+
+    @property
+    def _tokens_per_piece(self) -> float:
+        """More than one where a server guesses tokens, or sends several at once."""
+        streamed = [found for found in self.answered if found.moments]
+        return sum(found.tokens for found in streamed) / max(sum(len(found.moments) - 1 for found in streamed), 1)
 
     def result(self) -> dict[str, Any]:
         """As `load.json` has it."""
         with self._lock:
             answered, failures = list(self.answered), list(self.failures)
         seconds = max(self.ended - self.began, 1e-9) if self.began else 0.0
-        made = sum(found.tokens for found in answered) + sum(self._under_way.values())
+        several = max(self._tokens_per_piece, 1.0)
+        made = sum(found.tokens for found in answered) + round(several * sum(self._under_way.values()))
         read = [found.read for found in answered if found.read is not None]
         return {
             "url": self.asked.url,
@@ -266,6 +275,7 @@ class LoadClient:
             "concurrency": self.asked.concurrency,
             "prompt_tokens_mean": sum(read) / len(read) if read else None,
             "output_tokens": made,
+            "tokens_per_piece": several if any(found.moments for found in answered) else None,
             "seconds": seconds,
             "output_tokens_per_s": made / seconds if seconds else None,
             "requests_per_s": len(answered) / seconds if seconds else None,

@@ -21,7 +21,7 @@ from typing import Any
 from attrs import evolve
 
 from llm_perf_opt.capture.context import RunContext
-from llm_perf_opt.capture.load_client import LoadClient
+from llm_perf_opt.capture.load_client import BETWEEN, PIECES, SEVERAL, LoadClient
 from llm_perf_opt.diagnosis import Diagnosis, diagnose
 from llm_perf_opt.errors import UserError
 from llm_perf_opt.options.values import parse_seconds
@@ -323,6 +323,7 @@ def _told(found: dict[str, Any]) -> Diagnosis:
     if not counts["answered"]:
         cut = found["output_tokens"] and not counts["failed"]
         return diagnose("LOAD.cut", tokens=found["output_tokens"]) if cut else diagnose(_failed(found), failed=failed)
+    several = found["tokens_per_piece"] or 1.0
     return diagnose(
         "LOAD.some" if counts["failed"] else "LOAD",
         answered=f"{counts['answered']:,}",
@@ -330,6 +331,9 @@ def _told(found: dict[str, Any]) -> Diagnosis:
         rate=f"{found['output_tokens_per_s'] or 0:,.1f}",
         ttft=times("ttft_s"),
         tpot=times("tpot_s"),
+        between=BETWEEN
+        if found["tokens_per_piece"] < SEVERAL
+        else f"{PIECES} ({found['tokens_per_piece']:.1f} tokens)",
         itl=times("itl_s"),
         e2e=times("e2e_s"),
     )
