@@ -256,6 +256,31 @@ def test_a_server_that_ends_at_once_has_left_its_last_steps(tmp_path: Path) -> N
     assert region["instances"] >= 20
 
 
+TWO_WORKERS = """
+import multiprocessing, nvtx, time
+
+def work():
+    for _ in range(3):
+        with nvtx.annotate("decode_step, batch = 1, tokens = 1, new = 1"):
+            time.sleep(0.001)
+
+workers = [multiprocessing.get_context("fork").Process(target=work) for _ in range(2)]
+for worker in workers:
+    worker.start()
+for worker in workers:
+    worker.join()
+"""
+
+
+@pytest.mark.process
+def test_each_process_that_runs_steps_has_a_scope_of_its_own(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    assert main(["measure", "--out", str(out), "--quiet", "--", sys.executable, "-c", TWO_WORKERS]) == 0
+    scopes = json.loads((out / "report.json").read_text())["scopes"]
+    assert [scope["scope"].partition(":")[0] for scope in scopes] == ["process", "process", "aggregate"]
+    assert [[region["instances"] for region in scope["regions"]] for scope in scopes] == [[3], [3], [6]]
+
+
 DIES = """
 import os, sys
 from http.server import BaseHTTPRequestHandler, HTTPServer
