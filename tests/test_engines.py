@@ -46,6 +46,41 @@ def stages_into(opened: list[str]) -> Stages:
     return Stages(opened.append, lambda: opened.append("|"))
 
 
+UBATCHES = """
+import sys, threading
+sys.path.insert(0, {folder!r})
+import torch
+from vllm.v1.core.sched.scheduler import Request, Scheduler
+from vllm.v1.worker.gpu_worker import Worker
+model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4))
+
+class Halves:
+    def execute_model(self, scheduler_output):
+        threads = [threading.Thread(target=model, args=(torch.ones(1, 4),)) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+worker, scheduler = Worker(), Scheduler()
+worker.model_runner = Halves()
+scheduler.requests["a"] = Request("a", 7, 1)
+worker.execute_model(scheduler.schedule())
+threading.Thread(target=model, args=(torch.ones(1, 4),)).start()
+"""
+
+
+@pytest.mark.process
+@pytest.mark.skipif(find_spec("torch") is None, reason="needs torch")
+def test_threads_of_a_step_run_parts_of_it(forks: Forks, tmp_path: Path) -> None:
+    sink = tmp_path / "ranges"
+    code = UBATCHES.format(folder=str(PROGRAMS / "engines"))
+    ended = forks.run(code, {**os.environ, **environment("stages"), "LLM_PERF_ANNOTATE_SINK": str(sink)}, tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    pushed = [event["name"] for line in sink.read_text().splitlines() if (event := json.loads(line))["event"] == "push"]
+    assert pushed == ["schedule", "prefill, batch = 1, tokens = 7, new = 1", "forward"]  # the last: after the step
+
+
 # --- transformers ---
 
 

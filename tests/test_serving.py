@@ -667,6 +667,7 @@ def test_an_answer_in_one_piece_has_no_first_token(answers: Callable[..., dict[s
     found = answers(WHOLE)
     assert (found["requests"]["answered"], found["output_tokens"], found["prompt_tokens_mean"]) == (2, 4, 3)
     assert found["ttft_s"] is found["itl_s"] is found["tpot_s"] is None
+    assert "time to first token –" in _told(found).message
     assert found["e2e_s"]["p50"] > 0
     assert "does not say how many tokens" in answers(b'{"choices": [{"text": "a b"}]}')["first_failure"]
 

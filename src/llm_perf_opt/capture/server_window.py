@@ -331,9 +331,7 @@ def _told(found: dict[str, Any]) -> Diagnosis:
         rate=f"{found['output_tokens_per_s'] or 0:,.1f}",
         ttft=times("ttft_s"),
         tpot=times("tpot_s"),
-        between=BETWEEN
-        if found["tokens_per_piece"] < SEVERAL
-        else f"{PIECES} ({found['tokens_per_piece']:.1f} tokens)",
+        between=BETWEEN if several < SEVERAL else f"{PIECES} ({several:.1f} tokens)",
         itl=times("itl_s"),
         e2e=times("e2e_s"),
     )
