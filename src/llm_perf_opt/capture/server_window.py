@@ -14,7 +14,7 @@ import shlex
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from attrs import evolve
 
 from llm_perf_opt.capture.context import RunContext
 from llm_perf_opt.capture.load_client import BETWEEN, PIECES, SEVERAL, LoadClient
+from llm_perf_opt.capture.refused_loads import unanswered
 from llm_perf_opt.diagnosis import Diagnosis, diagnose
 from llm_perf_opt.errors import UserError
 from llm_perf_opt.options.values import parse_seconds
@@ -42,11 +43,7 @@ _PORTS = 5  # named at the most
 _SAY_S = 30.0  # between two lines that say what is waited for
 _END_S = 5.0  # that a load generator may take to end
 _DIES_S = 3.0  # that a server may take to end by itself once requests have failed
-_REFUSED = {
-    "key": ("HTTP 401", "HTTP 403"),
-    "protocol": ("HTTP 404", "HTTP 405", "HTTP 501"),
-    "refused": ("HTTP 400", "HTTP 413", "HTTP 422"),
-}
+_WHY_NOTHING = ("NOTHING_TIMED", "LOAD", "WINDOW_NOT_OPENED")  # the others: a server was not asked, or did not answer
 _AGAIN_S = (
     15.0  # that a server may take; transformers waits for a thread that never ends, until it is interrupted again
 )
@@ -322,7 +319,7 @@ def _told(found: dict[str, Any]) -> Diagnosis:
     failed = f", {counts['failed']:,} failed ({found['first_failure']})" if counts["failed"] else ""
     if not counts["answered"]:
         cut = found["output_tokens"] and not counts["failed"]
-        return diagnose("LOAD.cut", tokens=found["output_tokens"]) if cut else diagnose(_failed(found), failed=failed)
+        return diagnose("LOAD.cut", tokens=found["output_tokens"]) if cut else unanswered(found, failed)
     several = found["tokens_per_piece"] or 1.0
     return diagnose(
         "LOAD.some" if counts["failed"] else "LOAD",
@@ -337,10 +334,9 @@ def _told(found: dict[str, Any]) -> Diagnosis:
     )
 
 
-def _failed(found: dict[str, Any]) -> str:
-    """What is to be said of a load of which nothing was answered, by how the server refused it."""
-    why = (found["first_failure"] or "").partition(":")[0]
-    return next((f"LOAD.{what}" for what, statuses in _REFUSED.items() if why in statuses), "LOAD.failed")
+def nothing_is_explained(diagnostics: Iterable[Diagnosis]) -> bool:
+    """Has it been said why nothing was timed?"""
+    return any(one.code in _WHY_NOTHING and one.severity == "error" for one in diagnostics)
 
 
 def _seconds(text: str) -> float | None:

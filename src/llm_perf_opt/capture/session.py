@@ -22,8 +22,9 @@ from llm_perf_opt.capture.preload import preload
 from llm_perf_opt.capture.preparation import known_patterns, ready
 from llm_perf_opt.capture.progress_reporter import ProgressReporter
 from llm_perf_opt.capture.resume import begin_again, changes, drop_earlier, find_results, missing
+from llm_perf_opt.capture.server_window import nothing_is_explained
 from llm_perf_opt.capture.steps.counters import COUNTERS
-from llm_perf_opt.capture.steps.measure import MEASURE, nothing_is_explained
+from llm_perf_opt.capture.steps.measure import MEASURE
 from llm_perf_opt.capture.steps.stage_timings import STAGE_TIMINGS
 from llm_perf_opt.capture.steps.timeline import TIMELINE
 from llm_perf_opt.capture.steps.verify import VERIFY

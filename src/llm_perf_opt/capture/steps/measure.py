@@ -18,10 +18,10 @@ from llm_perf_opt.api.reporting import make_report
 from llm_perf_opt.capture.context import ResumeState, RunContext
 from llm_perf_opt.capture.gpu_sampler import GpuSampler
 from llm_perf_opt.capture.preparation import known_patterns
-from llm_perf_opt.capture.server_window import ServerWindow, run_watched
+from llm_perf_opt.capture.server_window import ServerWindow, nothing_is_explained, run_watched
 from llm_perf_opt.capture.undisturbed import end_undisturbed
 from llm_perf_opt.capture.whole_files import ended_well, whole_file
-from llm_perf_opt.diagnosis import Diagnosis, diagnose
+from llm_perf_opt.diagnosis import diagnose
 from llm_perf_opt.errors import ExitCode, UserError
 from llm_perf_opt.inject import read_log
 from llm_perf_opt.inject.place import place_in_job
@@ -38,7 +38,6 @@ _NAME, _FOLDER, FILE = "measure", "measure", "measure/run.json"
 _WRITTEN_S = 1.5  # after which a server that goes on has written the times of its last steps, also where it is idle
 _WRITTEN_AT_END_S = 0.5  # the same, once it is told that it is to be ended
 _ROOM = 1 << 20  # bytes; with less, the times of the last ranges may be missing
-_WHY_NOTHING = ("NOTHING_TIMED", "LOAD", "WINDOW_NOT_OPENED")  # the others: a server was not asked, or did not answer
 _LOG, _NOTES = "measure/workload.log", "measure/annotate.jsonl"
 
 
@@ -91,19 +90,17 @@ class Measure:
             _show(run, file)
         elif not timed and alone and not run.failures:
             run.failures.append(ExitCode.NOTHING_CAPTURED)
-            if not nothing_is_explained(run.directory.manifest.diagnostics):
+            if nothing_is_explained(run.directory.manifest.diagnostics):
+                pass
+            elif run.request.serving.is_asked:
+                run.note(diagnose("NOTHING_TIMED.window"))
+            else:
                 is_marked = run.request.annotate.mode != "off"
-                name = "NOTHING_TIMED.marked" if is_marked else "NOTHING_TIMED"
-                run.note(diagnose("NOTHING_TIMED.window" if run.request.serving.is_asked else name))
+                run.note(diagnose("NOTHING_TIMED.marked" if is_marked else "NOTHING_TIMED"))
         elif not timed and went_well:
             run.report_progress("  no range could be timed: the times will be those of the profiled run")
         # A step that takes too long is stopped, and the others are taken all the same.
         return went_well or (ExitCode.TIMED_OUT in run.failures and not run.stopped)
-
-
-def nothing_is_explained(diagnostics: Sequence[Diagnosis]) -> bool:
-    """Has it been said why nothing was timed?"""
-    return any(one.code in _WHY_NOTHING and one.severity == "error" for one in diagnostics)
 
 
 def _take_runs(run: RunContext, file: Path, *, alone: bool) -> tuple[bool, int]:
