@@ -35,6 +35,7 @@ _KEY = "OPENAI_API_KEY"  # as all clients of this protocol have it; the server, 
 _PATIENCE_S = 180.0  # without a token of any request: a server whose engine has died keeps its connections
 _LONGEST_LINE = 1 << 20  # bytes of a piece
 _LARGEST = 1 << 22  # bytes of an answer that is no stream
+_REASON = 1 << 12  # bytes of why a request was refused
 _PERCENTILES = (50, 90, 99)
 _TEXTS = ("content", "reasoning_content", "reasoning")
 FIRST, BETWEEN, PIECES = "for a first token", "between two tokens", "between two pieces of text"
@@ -200,7 +201,7 @@ class LoadClient:
             connection.request("POST", self._address[2] + path, body, headers)
             answer = connection.getresponse()
             if answer.status != 200:
-                return f"HTTP {answer.status}: {_without_key(answer.read(300).decode(errors='replace'))}"
+                return f"HTTP {answer.status}: {_without_key(answer.read(_REASON).decode(errors='replace'))[:300]}"
             moments = [began]
             usage: Any = None
             is_over, whole = False, b""
@@ -213,7 +214,7 @@ class LoadClient:
                     continue
                 told = parse_json(piece.decode(errors="replace"))
                 if error := told.get("error") if isinstance(told, dict) else None:
-                    return f"the server sent an error instead of text: {_without_key(json.dumps(error)[:300])}"
+                    return f"the server sent an error instead of text: {_without_key(json.dumps(error))[:300]}"
                 usage = (told.get("usage") if isinstance(told, dict) else None) or usage
                 is_over = is_over or bool(_choice(told).get("finish_reason"))
                 if _has_text(told):

@@ -82,6 +82,8 @@ class Model:
         known = self._caches.get(object.__hash__(cache))
         reads = fill == EMPTY or (known is not None and known.reads)
         if length > 1 and (self._may_be_several(tokens, fill, args, kwargs) or (self._serves and not reads)):
+            if known is not None:
+                known.reads = False
             return "step"
         # Several tokens onto a filled cache are the rest of a prompt given in pieces, unless decoding has begun.
         has_stepped = known.decodes if known is not None else self._stepped and not _lasts(cache)
