@@ -204,6 +204,28 @@ def test_hand_written_loops(ran: RunOnce) -> None:
 
 
 @TORCH
+def test_calls_of_a_server_are_steps_unless_only_one_phase_is_possible(forks: Forks, tmp_path: Path) -> None:
+    """Its scheduler may put pieces of prompts and single tokens of several requests into one call."""
+    sink = tmp_path / "ranges"
+    added = environment("stages", steps=True) | {"LLM_PERF_ANNOTATE_SINK": str(sink), "PARTS_FILE": str(sink)}
+    ended = forks.run(PROGRAMS / "hand_loops.py", {**os.environ, **added}, tmp_path, WITH_TRANSFORMERS)
+    assert ended.returncode == 0, ended.stderr
+    found = trees(sink)
+    assert {part: found[part] for part in ("loop", "threads", "one token of prompt")} == {
+        "loop": "prefill decode_step*3",
+        "threads": "prefill decode_step*3 | prefill decode_step*3",
+        "one token of prompt": "prefill",
+    }
+    assert found["pieces of prompt"] == "prefill*2 decode_step"  # onto a cache that was empty, and held prompts alone
+    assert found["pieces of the prompts of two requests"] == "prefill*2 decode_step prefill step"
+    assert found["guessed tokens"] == found["next turn"] == "step"
+    assert found["static cache used twice"] == "prefill decode_step step decode_step"
+    assert found["a row of one request"] == "prefill decode_step"
+    assert found["a row that may be of several requests"] == "step*3"
+    assert found["guessed tokens on a cache that is a list"] == "decode_step step"
+
+
+@TORCH
 def test_training(ran: RunOnce) -> None:
     assert ran("stages", PROGRAMS / "training.py").trees == {
         "steps": "forward backward optimizer_step forward backward optimizer_step",

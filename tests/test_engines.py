@@ -46,6 +46,41 @@ def stages_into(opened: list[str]) -> Stages:
     return Stages(opened.append, lambda: opened.append("|"))
 
 
+UBATCHES = """
+import sys, threading
+sys.path.insert(0, {folder!r})
+import torch
+from vllm.v1.core.sched.scheduler import Request, Scheduler
+from vllm.v1.worker.gpu_worker import Worker
+model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4))
+
+class Halves:
+    def execute_model(self, scheduler_output):
+        threads = [threading.Thread(target=model, args=(torch.ones(1, 4),)) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+worker, scheduler = Worker(), Scheduler()
+worker.model_runner = Halves()
+scheduler.requests["a"] = Request("a", 7, 1)
+worker.execute_model(scheduler.schedule())
+threading.Thread(target=model, args=(torch.ones(1, 4),)).start()
+"""
+
+
+@pytest.mark.process
+@pytest.mark.skipif(find_spec("torch") is None, reason="needs torch")
+def test_threads_of_a_step_run_parts_of_it(forks: Forks, tmp_path: Path) -> None:
+    sink = tmp_path / "ranges"
+    code = UBATCHES.format(folder=str(PROGRAMS / "engines"))
+    ended = forks.run(code, {**os.environ, **environment("stages"), "LLM_PERF_ANNOTATE_SINK": str(sink)}, tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    pushed = [event["name"] for line in sink.read_text().splitlines() if (event := json.loads(line))["event"] == "push"]
+    assert pushed == ["schedule", "prefill, batch = 1, tokens = 7, new = 1", "forward"]  # the last: after the step
+
+
 # --- transformers ---
 
 
@@ -148,6 +183,25 @@ def test_steps_of_vllm(output: SimpleNamespace, expected: str | None) -> None:
         assert (None if step is None else step.name + step.numbers) == expected
 
 
+def test_requests_of_vllm_that_make_no_token_or_were_pushed_out() -> None:
+    embeds = scheduled({"a": 7}, {"a": 7})
+    embeds.scheduled_new_reqs[0].pooling_params = "mean"
+    assert engine_batches.vllm(None, (embeds,), {}) == engine_batches.Step("prefill", 1, 7, 0)
+    again = scheduled({"a": 8}, {"a": 7})  # with the five tokens that it had made, of which one is left
+    again.scheduled_new_reqs[0].prefill_token_ids = [0] * 12
+    assert engine_batches.vllm(None, (again,), {}) == engine_batches.Step("prefill", 1, 8, 0)
+
+
+def test_steps_of_vllm_that_are_of_no_phase() -> None:
+    canvas = scheduled({"a": 4}, made={"a": 3}, guessed={"a": [-1] * 4})
+    diffusion = SimpleNamespace(model_config=SimpleNamespace(is_diffusion=True))
+    assert engine_batches.vllm(diffusion, (canvas,), {}) == engine_batches.Step("step", 1, 4)
+    for consumes, expected in ((True, engine_batches.Step("prefill", 1, 7, 1)), (False, "step")):
+        transfer = SimpleNamespace(is_ec_consumer=consumes)
+        worker = SimpleNamespace(vllm_config=SimpleNamespace(ec_transfer_config=transfer))
+        assert engine_batches.vllm(worker, (scheduled({"a": 7}, {"a": 7}),), {}) == expected
+
+
 def test_an_older_vllm_knows_the_prompts_in_its_worker() -> None:
     output = scheduled({"a": 1, "b": 1}, made={"a": 0, "b": 0}, computed=[8, 7])
     del output.scheduled_cached_reqs.num_output_tokens
@@ -165,7 +219,7 @@ Mode = IntEnum("Mode", "EXTEND DECODE MIXED IDLE TARGET_VERIFY DRAFT_EXTEND DRAF
     ("mode", "draft", "expected"),
     [
         ("EXTEND", False, "prefill, batch = 2, tokens = 30"),
-        ("SPLIT_PREFILL", False, "prefill, batch = 2, tokens = 30"),
+        ("SPLIT_PREFILL", False, "prefill"),
         ("DECODE", False, "decode_step, batch = 2, tokens = 2, new = 2"),
         ("MIXED", False, "mixed_step, batch = 2, tokens = 30"),
         ("TARGET_VERIFY", False, "verify, batch = 2, tokens = 8"),
@@ -179,7 +233,7 @@ def test_steps_of_sglang(mode: str, draft: bool, expected: str) -> None:
     batch = SimpleNamespace(forward_mode=Mode[mode], batch_size=2, extend_num_tokens=30)
     batch.input_ids = SimpleNamespace(shape=(8,))
     step = engine_batches.sglang(SimpleNamespace(is_draft_worker=draft), (batch,), {})
-    assert step.name + step.numbers == expected
+    assert (step if isinstance(step, str) else step.name + step.numbers) == expected
 
 
 # --- the mechanism ---

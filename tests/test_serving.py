@@ -24,7 +24,7 @@ from fake_tools import tools as tools
 from fake_tools import write as write_tools
 from forks import PROGRAMS
 from llm_perf_opt.capture.load_client import LoadClient
-from llm_perf_opt.capture.server_window import ASKED, ServerWindow
+from llm_perf_opt.capture.server_window import ASKED, ServerWindow, _told
 from llm_perf_opt.cli.main import main
 from llm_perf_opt.errors import UserError
 from llm_perf_opt.metrics.groups import groups_for
@@ -256,6 +256,31 @@ def test_a_server_that_ends_at_once_has_left_its_last_steps(tmp_path: Path) -> N
     assert region["instances"] >= 20
 
 
+TWO_WORKERS = """
+import multiprocessing, nvtx, time
+
+def work():
+    for _ in range(3):
+        with nvtx.annotate("decode_step, batch = 1, tokens = 1, new = 1"):
+            time.sleep(0.001)
+
+workers = [multiprocessing.get_context("fork").Process(target=work) for _ in range(2)]
+for worker in workers:
+    worker.start()
+for worker in workers:
+    worker.join()
+"""
+
+
+@pytest.mark.process
+def test_each_process_that_runs_steps_has_a_scope_of_its_own(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    assert main(["measure", "--out", str(out), "--quiet", "--", sys.executable, "-c", TWO_WORKERS]) == 0
+    scopes = json.loads((out / "report.json").read_text())["scopes"]
+    assert [scope["scope"].partition(":")[0] for scope in scopes] == ["process", "process", "aggregate"]
+    assert [[region["instances"] for region in scope["regions"]] for scope in scopes] == [[3], [3], [6]]
+
+
 DIES = """
 import os, sys
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -366,8 +391,11 @@ time.sleep(600)
 
 def test_a_window_that_never_opened_is_said(tmp_path: Path) -> None:
     noted: list[Any] = []
-    assert window(tmp_path, after="never printed").finish(noted.append) is None
+    found = window(tmp_path, after="never printed")
+    assert "has not printed 'never printed' yet" in found._waited_for()
+    assert found.finish(noted.append) is None
     assert [diagnosis.code for diagnosis in noted] == ["WINDOW_NOT_OPENED"]
+    assert "never printed 'never printed'" in noted[0].message
 
 
 @pytest.mark.process
@@ -444,6 +472,30 @@ def test_a_load_generator_of_the_users_own_is_started_without_a_shell(tmp_path: 
     assert found.opened_ns is not None
     wait_until(found.is_done)
     assert (tmp_path / "load.log").read_text() == "['$HOME; echo']\n"
+
+
+SERVES = """
+import sys
+from http.server import HTTPServer, SimpleHTTPRequestHandler
+HTTPServer(("127.0.0.1", int(sys.argv[1])), SimpleHTTPRequestHandler).serve_forever()
+"""
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--load-command", f"{sys.executable} -c 1/0"), 'failed (exit code 1), and said last: "ZeroDivisionError'),
+        (("--load-command", f"{sys.executable} -c 1"), "Nothing could be timed while the window was open"),
+        (("--load", "1"), "does not know the OpenAI protocol"),
+    ],
+)
+def test_why_nothing_was_timed_is_said_once(options: tuple[str, ...], said: str, tmp_path: Path) -> None:
+    port = free_port()
+    asked = (*options, "--url", f"http://127.0.0.1:{port}", "--out", str(tmp_path / "run"))
+    assert main(["measure", *asked, "--", sys.executable, "-c", SERVES, str(port)]) == 5
+    found = json.loads((tmp_path / "run" / "manifest.json").read_text())["diagnostics"]
+    assert [said in one["message"] for one in found if one["severity"] == "error"] == [True]
 
 
 @pytest.mark.process
@@ -547,6 +599,112 @@ def test_a_server_that_says_nothing_more_is_given_up(broken: int) -> None:
     assert found["requests"] == {"answered": 0, "failed": 2, "asked": 9}
     assert found["seconds"] < 0.3
     assert "no token came for" in found["first_failure"]
+
+
+class Answers(BaseHTTPRequestHandler):
+    """Answers each request with the next of some bodies; the last again and again."""
+
+    bodies: tuple[bytes, ...] = ()
+    key = ""
+
+    def log_message(self, *words: Any) -> None:
+        """Says nothing."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        known = not self.key or self.headers["Authorization"] == f"Bearer {self.key}"
+        self.send_response(200 if known else 401)
+        self.end_headers()
+        body, *rest = self.bodies
+        Answers.bodies = tuple(rest) or (body,)
+        self.wfile.write(body if known else f"{self.headers['Authorization']} is not known".encode())
+
+
+TEXT, END = b'data: {"choices": [{"text": "a", "finish_reason": null}]}\n\n', b"data: [DONE]\n\n"
+WHOLE = b'{"choices": [{"message": {"content": "a b"}}], "usage": {"completion_tokens": 2, "prompt_tokens": 3}}'
+
+
+@pytest.fixture
+def answers(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., dict[str, Any]]]:
+    """What the client finds of two requests that are answered with these bodies."""
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Answers)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+
+    def found(*bodies: bytes, key: str = "") -> dict[str, Any]:
+        monkeypatch.setattr(Answers, "bodies", bodies)
+        monkeypatch.setattr(Answers, "key", key)
+        client = LoadClient(
+            ServingRequest(load=2, concurrency=1, prompt_tokens=3, url=f"127.0.0.1:{server.server_port}")
+        )
+        client.start()
+        wait_until(lambda: client.is_done)
+        return client.result()
+
+    yield found
+    server.shutdown()
+    server.server_close()
+
+
+def test_an_error_in_a_stream_is_no_answer(answers: Callable[..., dict[str, Any]]) -> None:
+    found = answers(TEXT + END, TEXT + b'data: {"error": {"message": "out of memory"}}\n\n' + END)
+    assert found["requests"] == {"answered": 1, "failed": 1, "asked": 2}
+    assert "out of memory" in found["first_failure"]
+
+
+@pytest.mark.parametrize("end", [END, b'data: {"choices": [{"text": "a", "finish_reason": "length"}]}\n\n'])
+def test_a_stream_that_breaks_off_is_no_answer(end: bytes, answers: Callable[..., dict[str, Any]]) -> None:
+    assert answers(TEXT + end, TEXT)["first_failure"] == "the answer broke off after 1 pieces"
+    assert answers(TEXT)["requests"]["answered"] == 2  # of a server that never says that an answer is over
+
+
+def test_an_answer_in_one_piece_has_no_first_token(answers: Callable[..., dict[str, Any]]) -> None:
+    found = answers(WHOLE)
+    assert (found["requests"]["answered"], found["output_tokens"], found["prompt_tokens_mean"]) == (2, 4, 3)
+    assert found["ttft_s"] is found["itl_s"] is found["tpot_s"] is None
+    assert "time to first token –" in _told(found).message
+    assert found["e2e_s"]["p50"] > 0
+    assert "does not say how many tokens" in answers(b'{"choices": [{"text": "a b"}]}')["first_failure"]
+
+
+def test_pieces_of_several_tokens_are_not_called_tokens(answers: Callable[..., dict[str, Any]]) -> None:
+    counted = b'data: {"choices": [], "usage": {"completion_tokens": 6}}\n\n'
+    several, single = answers(TEXT * 3 + counted + END), answers(TEXT * 3 + END)
+    assert (several["output_tokens"], several["tokens_per_piece"], single["tokens_per_piece"]) == (12, 2, 1)
+    assert "between two pieces of text (2.0 tokens) 0" in _told(several).message
+    assert "between two tokens 0" in _told(single).message
+
+
+def test_a_server_that_wants_a_key_gets_it(
+    answers: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused = answers(TEXT + END, key="right")
+    told = _told(refused)
+    assert (told.code, "wants a key" in told.message, "OPENAI_API_KEY" in told.fix) == ("LOAD", True, True)
+    monkeypatch.setenv("OPENAI_API_KEY", "wrong")
+    assert "wrong" not in answers(TEXT + END, key="right")["first_failure"]
+    monkeypatch.setenv("OPENAI_API_KEY", "right")
+    assert answers(TEXT + END, key="right")["requests"]["answered"] == 2
+
+
+@pytest.mark.parametrize(
+    ("failure", "fix"),
+    [
+        ("HTTP 404: {}", "--load-command"),
+        ("HTTP 400: too long", "--prompt-tokens"),
+        ("HTTP 500: HTTP 401: x", "the server's output"),
+        ("the answer held no text", "the server's output"),
+    ],
+)
+def test_a_load_that_was_refused_is_told_with_what_helps(failure: str, fix: str) -> None:
+    counts = {"answered": 0, "failed": 2, "asked": 2}
+    told = _told({"requests": counts, "output_tokens": 0, "first_failure": failure})
+    assert (told.severity, fix in told.fix) == ("error", True)
 
 
 def test_a_server_that_is_not_there_is_not_ready() -> None:

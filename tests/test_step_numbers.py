@@ -36,6 +36,8 @@ NAMES: list[tuple[str, tuple[int, int, int], str]] = [
     ("execute_context_0(0)_generation_64(64)", (64, 64, 64), "decode_step"),
     ("execute_context_1(512)_generation_8(8)", (9, 520, UNKNOWN), "mixed_step"),
     ("execute_context_0(0)_generation_8(32)", (8, 32, UNKNOWN), "verify"),
+    ("execute_context_0(0)_generation_8(519)", (8, 519, UNKNOWN), "step"),  # one was pushed out, and is read again
+    ("execute_context_0(0)_generation_1(900)", (1, 900, UNKNOWN), "step"),
     (
         "execute_520_context_1(sq512sk900sqsq262144sqsk460800)_generation_8(sq8sk99sqsq8sqsk99)",
         *((9, 520, UNKNOWN), "mixed_step"),

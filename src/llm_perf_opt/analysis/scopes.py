@@ -9,7 +9,7 @@ from typing import TypeVar
 import numpy as np
 from attrs import define, fields
 
-from llm_perf_opt.regions.columns import Bools, Int32s, Int64s, Process, Timeline, Work
+from llm_perf_opt.regions.columns import Bools, Int32s, Int64s, Timeline, Work
 from llm_perf_opt.regions.rollup import Selection
 
 AGGREGATE = "aggregate"
@@ -80,7 +80,7 @@ def only(values: Iterable[T]) -> T | None:
 def timeline_scopes(timeline: Timeline, kernel_mask: Bools | None, aggregate: bool) -> list[ScopePart]:
     """All scopes of a timeline. `kernel_mask`: the kernels let through by the user's filter."""
     pairs = {pair for work in timeline.work for pair in _pairs(work)}
-    numbers = sorted({process for process, _ in pairs}) or _without_work(timeline.processes)
+    numbers = sorted({process for process, _ in pairs}) or _without_work(timeline)
     processes = [
         ProcessUse(timeline.processes[n].pid, timeline.processes[n].rank, frozenset(d for p, d in pairs if p == n))
         for n in numbers
@@ -96,9 +96,10 @@ def timeline_scopes(timeline: Timeline, kernel_mask: Bools | None, aggregate: bo
     return parts
 
 
-def _without_work(processes: Sequence[Process]) -> list[int]:
-    """Of a program that was only timed: its ranks, or else the first process."""
-    return [n for n, process in enumerate(processes) if process.rank is not None] or list(range(len(processes)))[:1]
+def _without_work(timeline: Timeline) -> list[int]:
+    """Of a program that was only timed: its ranks, or else the processes that opened ranges, or else the first."""
+    ranks = [n for n, process in enumerate(timeline.processes) if process.rank is not None]
+    return ranks or np.unique(timeline.ranges.process).tolist() or list(range(len(timeline.processes)))[:1]
 
 
 def _pairs(work: Work) -> set[tuple[int, int]]:

@@ -10,6 +10,7 @@ import contextlib
 import http.client
 import itertools
 import json
+import os
 import random
 import threading
 import time
@@ -30,11 +31,15 @@ _EXTRAS = {"ignore_eos": True, "stream_options": {"include_usage": True}}  # tha
 _WAYS = list(itertools.product(("/v1/completions", "/v1/chat/completions"), (True, False), (True, False)))
 _NOT_UNDERSTOOD = tuple(f"HTTP {status}:" for status in (400, 404, 405, 422, 501))
 _ANSWER_S = 600.0  # that a server may take for a piece of its answer
+_KEY = "OPENAI_API_KEY"  # as all clients of this protocol have it; the server, which we start, is given it anyway
 _PATIENCE_S = 180.0  # without a token of any request: a server whose engine has died keeps its connections
 _LONGEST_LINE = 1 << 20  # bytes of a piece
 _LARGEST = 1 << 22  # bytes of an answer that is no stream
+_REASON = 1 << 12  # bytes of why a request was refused
 _PERCENTILES = (50, 90, 99)
-FIRST, BETWEEN = "for a first token", "between two tokens"
+_TEXTS = ("content", "reasoning_content", "reasoning")
+FIRST, BETWEEN, PIECES = "for a first token", "between two tokens", "between two pieces of text"
+SEVERAL = 1.05  # tokens in a piece of a stream, from which on its pieces are not called tokens
 _FIRST_TOKENS = 8  # of the answer to the request that is not counted
 
 
@@ -42,7 +47,7 @@ _FIRST_TOKENS = 8  # of the answer to the request that is not counted
 class Answered:
     """One request, by the clock of the client."""
 
-    ttft_s: float  # until the first piece of text
+    ttft_s: float | None  # until the first piece of text; None: the answer came in one piece
     total_s: float
     tokens: int  # that came
     read: int | None = None  # tokens of the prompt, as the server counts them
@@ -51,7 +56,7 @@ class Answered:
     @property
     def tpot_s(self) -> float | None:
         """Between two tokens, after the first."""
-        return (self.total_s - self.ttft_s) / (self.tokens - 1) if self.tokens > 1 else None
+        return (self.total_s - self.ttft_s) / (self.tokens - 1) if self.ttft_s is not None and self.tokens > 1 else None
 
 
 @define(eq=False)
@@ -69,6 +74,7 @@ class LoadClient:
     _model: str = ""
     _way: tuple[str, bool, bool] = _WAYS[0]
     _is_understood: bool = False  # the server has answered what is sent this way
+    _says_end: bool = False  # it says of an answer that it is over: one of which it does not has broken off
     _threads: list[threading.Thread] = Factory(list)
     _first: threading.Thread | None = None  # sends the request that is not counted
     _moved: float = 0.0  # when something came last
@@ -191,17 +197,26 @@ class LoadClient:
         began = time.monotonic()
         connection = self._connection(_ANSWER_S)
         try:
-            connection.request("POST", self._address[2] + path, body, {"Content-Type": "application/json"})
+            headers = {"Content-Type": "application/json", **_key()}
+            connection.request("POST", self._address[2] + path, body, headers)
             answer = connection.getresponse()
             if answer.status != 200:
-                return f"HTTP {answer.status}: {answer.read(300).decode(errors='replace')}"
+                return f"HTTP {answer.status}: {_without_key(answer.read(_REASON).decode(errors='replace'))[:300]}"
             moments = [began]
             usage: Any = None
+            is_over, whole = False, b""
             while (line := answer.readline(_LONGEST_LINE)) and not self._stop.is_set():  # no more: it is hung up
-                if not line.startswith(b"data:") or (piece := line[5:].strip()) == b"[DONE]":
+                if not line.startswith(b"data:"):
+                    whole = (whole + line)[:_LARGEST]
+                    continue
+                if (piece := line[5:].strip()) == b"[DONE]":
+                    is_over = True
                     continue
                 told = parse_json(piece.decode(errors="replace"))
+                if error := told.get("error") if isinstance(told, dict) else None:
+                    return f"the server sent an error instead of text: {_without_key(json.dumps(error))[:300]}"
                 usage = (told.get("usage") if isinstance(told, dict) else None) or usage
+                is_over = is_over or bool(_choice(told).get("finish_reason"))
                 if _has_text(told):
                     moments.append(time.monotonic())
                     self._moved = moments[-1]
@@ -210,7 +225,10 @@ class LoadClient:
         finally:
             connection.close()
         if len(moments) < 2:
-            return "the answer held no text"
+            return _in_one_piece(whole, time.monotonic() - began)
+        if self._says_end and not is_over:
+            return f"the answer broke off after {len(moments) - 1} pieces"
+        self._says_end = is_over
         return Answered(
             *(moments[1] - began, moments[-1] - began),
             *(_count(usage, "completion_tokens") or len(moments) - 1, _count(usage, "prompt_tokens")),
@@ -220,7 +238,7 @@ class LoadClient:
     def _ask(self, method: str, path: str, timeout: float) -> tuple[int, str]:
         connection = self._connection(timeout)
         try:
-            connection.request(method, self._address[2] + path)
+            connection.request(method, self._address[2] + path, headers=_key())
             answer = connection.getresponse()
             return answer.status, answer.read(_LARGEST).decode(errors="replace")
         finally:
@@ -235,14 +253,22 @@ class LoadClient:
             seen = [(1e9 * np.array(found.moments)).astype(np.int64) for found in self.answered if found.moments]
         pairs = [np.column_stack([moments[:-1], moments[1:]]) for moments in seen]
         first, later = [found[:1] for found in pairs], [found[1:] for found in pairs]
-        return {name: np.concatenate(rows) for name, rows in ((FIRST, first), (BETWEEN, later)) if rows}
+        between = BETWEEN if self._tokens_per_piece < SEVERAL else PIECES
+        return {name: np.concatenate(rows) for name, rows in ((FIRST, first), (between, later)) if rows}
+
+    @property
+    def _tokens_per_piece(self) -> float:
+        """More than one where a server guesses tokens, or sends several at once."""
+        streamed = [found for found in self.answered if found.moments]
+        return sum(found.tokens for found in streamed) / max(sum(len(found.moments) - 1 for found in streamed), 1)
 
     def result(self) -> dict[str, Any]:
         """As `load.json` has it."""
         with self._lock:
             answered, failures = list(self.answered), list(self.failures)
         seconds = max(self.ended - self.began, 1e-9) if self.began else 0.0
-        made = sum(found.tokens for found in answered) + sum(self._under_way.values())
+        several = max(self._tokens_per_piece, 1.0)
+        made = sum(found.tokens for found in answered) + round(several * sum(self._under_way.values()))
         read = [found.read for found in answered if found.read is not None]
         return {
             "url": self.asked.url,
@@ -250,10 +276,11 @@ class LoadClient:
             "concurrency": self.asked.concurrency,
             "prompt_tokens_mean": sum(read) / len(read) if read else None,
             "output_tokens": made,
+            "tokens_per_piece": several if any(found.moments for found in answered) else None,
             "seconds": seconds,
             "output_tokens_per_s": made / seconds if seconds else None,
             "requests_per_s": len(answered) / seconds if seconds else None,
-            "ttft_s": _percentiles([found.ttft_s for found in answered]),
+            "ttft_s": _percentiles([found.ttft_s for found in answered if found.ttft_s is not None]),
             "itl_s": _percentiles([later for found in answered for later in np.diff(found.moments[1:]).tolist()]),
             "tpot_s": _percentiles([found.tpot_s for found in answered if found.tpot_s is not None]),
             "e2e_s": _percentiles([found.total_s for found in answered]),
@@ -271,15 +298,41 @@ def _first_model(text: str) -> str:
     return name if isinstance(name, str) else ""
 
 
-def _has_text(told: Any) -> bool:
+def _choice(told: Any) -> dict[str, Any]:
     choices = told.get("choices") if isinstance(told, dict) else None
-    choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else {}
-    delta = choice.get("delta")
-    pieces = [
-        choice.get("text"),
-        *((delta.get("content"), delta.get("reasoning_content")) if isinstance(delta, dict) else ()),
-    ]
+    return choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else {}
+
+
+def _has_text(told: Any) -> bool:
+    choice = _choice(told)
+    said = [choice.get("delta"), choice.get("message")]  # of a stream, and of an answer in one piece
+    pieces = [choice.get("text"), *(one.get(name) for one in said if isinstance(one, dict) for name in _TEXTS)]
     return any(isinstance(text, str) and text for text in pieces)
+
+
+def _in_one_piece(text: bytes, seconds: float) -> Answered | str:
+    """The answer of a server that does not stream: when it came is known, when its tokens were made is not."""
+    try:
+        told = parse_json(text.decode(errors="replace"))
+    except ValueError:
+        told = None
+    if not _has_text(told):
+        return "the answer held no text"
+    usage = told.get("usage") if isinstance(told, dict) else None
+    made = _count(usage, "completion_tokens")
+    if not made:
+        return "the answer came in one piece, and does not say how many tokens it has"
+    return Answered(None, seconds, made, _count(usage, "prompt_tokens"))
+
+
+def _key() -> dict[str, str]:
+    key = os.environ.get(_KEY, "").strip()
+    return {"Authorization": f"Bearer {key}"} if key and key.isascii() and key.isprintable() else {}
+
+
+def _without_key(text: str) -> str:
+    key = os.environ.get(_KEY, "").strip()
+    return text.replace(key, "(hidden)") if key else text
 
 
 def _count(usage: Any, name: str) -> int | None:

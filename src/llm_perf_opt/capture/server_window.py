@@ -14,14 +14,15 @@ import shlex
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from attrs import evolve
 
 from llm_perf_opt.capture.context import RunContext
-from llm_perf_opt.capture.load_client import LoadClient
+from llm_perf_opt.capture.load_client import BETWEEN, PIECES, SEVERAL, LoadClient
+from llm_perf_opt.capture.refused_loads import unanswered
 from llm_perf_opt.diagnosis import Diagnosis, diagnose
 from llm_perf_opt.errors import UserError
 from llm_perf_opt.options.values import parse_seconds
@@ -29,6 +30,7 @@ from llm_perf_opt.planning import spoken_seconds
 from llm_perf_opt.process.supervise import Ended, run_supervised
 from llm_perf_opt.processes import listening
 from llm_perf_opt.regions.columns import Int64s
+from llm_perf_opt.regions.names import visible
 from llm_perf_opt.request import ServingRequest
 from llm_perf_opt.untrusted import parse_json
 
@@ -41,6 +43,7 @@ _PORTS = 5  # named at the most
 _SAY_S = 30.0  # between two lines that say what is waited for
 _END_S = 5.0  # that a load generator may take to end
 _DIES_S = 3.0  # that a server may take to end by itself once requests have failed
+_WHY_NOTHING = ("NOTHING_TIMED", "LOAD", "WINDOW_NOT_OPENED")  # the others: a server was not asked, or did not answer
 _AGAIN_S = (
     15.0  # that a server may take; transformers waits for a thread that never ends, until it is interrupted again
 )
@@ -57,6 +60,7 @@ class ServerWindow:
         self._server = LoadClient(asked)  # asked whether it is ready, also where somebody else sends the requests
         self._client = self._server if asked.load is not None else None
         self._generator: subprocess.Popen[bytes] | None = None
+        self._generator_failed = False  # by itself
         self._steps: dict[int, int] = {}  # by process
         self._calls: dict[int, int] = {}  # of models, likewise: they count where nothing says what a step is
         self._before: dict[bool, int] = {}  # what had run when it was opened: calls, and steps
@@ -172,6 +176,8 @@ class ServerWindow:
             return f"nothing answers at {self._asked.url} yet" + (
                 f"; the program listens on port {_named(ports)}" if ports else ""
             )
+        if self._asked.after is not None and _seconds(self._asked.after) is None:
+            return f"the program has not printed {self._asked.after!r} yet; to start now: llm-perf window start {self._run}"
         return f"the window is not open yet: {self.steps:,} steps so far"
 
     def _may_open(self) -> bool:
@@ -210,14 +216,15 @@ class ServerWindow:
         if (self._run / ASKED["stop"]).exists():
             return "asked for"
         if self._asked.window is not None and self._done >= self._asked.window:
-            return f"{self._done:,} steps were run"
+            return f"{self._done:,} {'steps' if max(self._steps.values(), default=0) else 'calls of models'} were run"
         if self._client is not None:
             if self._client.is_done:
                 return "all requests were answered" if not self._client.failures else "all requests have ended"
             if why := self._client.gave_up():
                 return why
-        if self._generator is not None and self._generator.poll() is not None:
-            return "the load generator has ended"
+        if self._generator is not None and (code := self._generator.poll()) is not None:
+            self._generator_failed = code != 0
+            return f"the load generator has {f'failed with exit code {code}' if code else 'ended'}"
         return ""
 
     def close(self, why: str) -> None:
@@ -249,6 +256,8 @@ class ServerWindow:
         if self._ports:
             own = f"http://127.0.0.1:{self._ports[0]}"
             return diagnose("WINDOW_NOT_OPENED.port", url=self._asked.url, ports=_named(self._ports), own=own)
+        if self._asked.after is not None and _seconds(self._asked.after) is None:
+            return diagnose("WINDOW_NOT_OPENED.text", text=self._asked.after)
         return diagnose("WINDOW_NOT_OPENED", steps=self.steps)
 
     def finish(self, note: Callable[[Diagnosis], None]) -> tuple[int, int] | None:
@@ -261,6 +270,12 @@ class ServerWindow:
             found = self._client.result()
             (self._into / LOAD).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
             note(_told(found))
+        if self._generator is not None and self._generator_failed:
+            log = self._into / "load.log"
+            last = [line.strip() for line in log.read_text("utf-8", errors="replace").splitlines() if line.strip()][-1:]
+            said = f', and said last: "{visible(last[0], 200)}"' if last else ""
+            file = log.relative_to(self._run)
+            note(diagnose("LOAD.generator", code=self._generator.returncode, said=said, log=file))
         return self.opened_ns, self.closed_ns
 
 
@@ -304,7 +319,8 @@ def _told(found: dict[str, Any]) -> Diagnosis:
     failed = f", {counts['failed']:,} failed ({found['first_failure']})" if counts["failed"] else ""
     if not counts["answered"]:
         cut = found["output_tokens"] and not counts["failed"]
-        return diagnose("LOAD.cut", tokens=found["output_tokens"]) if cut else diagnose("LOAD.failed", failed=failed)
+        return diagnose("LOAD.cut", tokens=found["output_tokens"]) if cut else unanswered(found, failed)
+    several = found["tokens_per_piece"] or 1.0
     return diagnose(
         "LOAD.some" if counts["failed"] else "LOAD",
         answered=f"{counts['answered']:,}",
@@ -312,9 +328,15 @@ def _told(found: dict[str, Any]) -> Diagnosis:
         rate=f"{found['output_tokens_per_s'] or 0:,.1f}",
         ttft=times("ttft_s"),
         tpot=times("tpot_s"),
+        between=BETWEEN if several < SEVERAL else f"{PIECES} ({several:.1f} tokens)",
         itl=times("itl_s"),
         e2e=times("e2e_s"),
     )
+
+
+def nothing_is_explained(diagnostics: Iterable[Diagnosis]) -> bool:
+    """Has it been said why nothing was timed?"""
+    return any(one.code in _WHY_NOTHING and one.severity == "error" for one in diagnostics)
 
 
 def _seconds(text: str) -> float | None:

@@ -22,6 +22,7 @@ from llm_perf_opt.capture.preload import preload
 from llm_perf_opt.capture.preparation import known_patterns, ready
 from llm_perf_opt.capture.progress_reporter import ProgressReporter
 from llm_perf_opt.capture.resume import begin_again, changes, drop_earlier, find_results, missing
+from llm_perf_opt.capture.server_window import nothing_is_explained
 from llm_perf_opt.capture.steps.counters import COUNTERS
 from llm_perf_opt.capture.steps.measure import MEASURE
 from llm_perf_opt.capture.steps.stage_timings import STAGE_TIMINGS
@@ -300,7 +301,7 @@ class _Session:
             if code == ExitCode.DONE:
                 code = ExitCode.NOTHING_CAPTURED
                 directory.finish("failed")
-            is_known = any(d.code == "NOTHING_TIMED" for d in directory.manifest.diagnostics)
+            is_known = not run.request.timeline.enable and nothing_is_explained(directory.manifest.diagnostics)
             if (code == ExitCode.NOTHING_CAPTURED and not is_known) or report is not None:
                 run.note(diagnose("NO_REPORT", message=error.message, fix=error.fix))
             if self.showing.as_json:

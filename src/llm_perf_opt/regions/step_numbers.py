@@ -30,6 +30,7 @@ _TENSORRT = re.compile(
     r"\[Executor\] _forward_step(?: \d{1,18})?: (?P<prompts>\d{1,7}) ctx reqs, "
     r"(?:(?P<read>\d{1,9}) ctx tokens, )?(?P<sequences>\d{1,7}) gen reqs$"
 )
+_MOST_GUESSED = 64  # tokens of a request in one step; as the annotation has it (`model.py`)
 _NONE = (UNKNOWN, UNKNOWN, UNKNOWN)
 PREFILL, DECODE, MIXED, VERIFY, DRAFT, STEP = PHASES = (
     *("prefill", "decode_step", "mixed_step"),
@@ -75,7 +76,10 @@ def phase_of(name: str) -> str:
         prompts, sequences, made = (int(vllm[part]) for part in ("prompts", "sequences", "made"))
         if prompts:
             return MIXED if sequences else PREFILL
-        return VERIFY if made > sequences else DECODE
+        if made <= sequences:
+            return DECODE
+        # Each brings as many guesses. Otherwise one may have been pushed out, and all of it is read again.
+        return VERIFY if sequences and not made % sequences and made <= _MOST_GUESSED * sequences else STEP
     if sglang := _SGLANG.match(name):
         return _SGLANG_LABELS.get(sglang["mode"], STEP)
     if tensorrt := _TENSORRT.match(name):

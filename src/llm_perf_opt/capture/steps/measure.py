@@ -18,7 +18,7 @@ from llm_perf_opt.api.reporting import make_report
 from llm_perf_opt.capture.context import ResumeState, RunContext
 from llm_perf_opt.capture.gpu_sampler import GpuSampler
 from llm_perf_opt.capture.preparation import known_patterns
-from llm_perf_opt.capture.server_window import ServerWindow, run_watched
+from llm_perf_opt.capture.server_window import ServerWindow, nothing_is_explained, run_watched
 from llm_perf_opt.capture.undisturbed import end_undisturbed
 from llm_perf_opt.capture.whole_files import ended_well, whole_file
 from llm_perf_opt.diagnosis import diagnose
@@ -90,14 +90,23 @@ class Measure:
             _show(run, file)
         elif not timed and alone and not run.failures:
             run.failures.append(ExitCode.NOTHING_CAPTURED)
-            is_marked = run.request.annotate.mode != "off"
-            found = diagnose("NOTHING_TIMED.marked" if is_marked else "NOTHING_TIMED")
-            seen = _used_torch(run) or run.request.serving.is_asked  # a server may end without a word
-            run.note(found if seen else diagnose("NOTHING_TIMED.without_torch"))
+            if why := _nothing_timed(run):
+                run.note(diagnose(why))
         elif not timed and went_well:
             run.report_progress("  no range could be timed: the times will be those of the profiled run")
         # A step that takes too long is stopped, and the others are taken all the same.
         return went_well or (ExitCode.TIMED_OUT in run.failures and not run.stopped)
+
+
+def _nothing_timed(run: RunContext) -> str:
+    """The code of what to say of it; empty where a message says already why."""
+    if nothing_is_explained(run.directory.manifest.diagnostics):
+        return ""
+    if run.request.serving.is_asked:
+        return "NOTHING_TIMED.window"
+    if not _used_torch(run):
+        return "NOTHING_TIMED.without_torch"
+    return "NOTHING_TIMED.marked" if run.request.annotate.mode != "off" else "NOTHING_TIMED"
 
 
 def _take_runs(run: RunContext, file: Path, *, alone: bool) -> tuple[bool, int]:

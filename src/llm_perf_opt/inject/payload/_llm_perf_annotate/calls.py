@@ -24,7 +24,7 @@ from torch.compiler import (
 from . import log
 from .model import Model
 from .ranges import Pop, Push
-from .stages import Stages, state
+from .stages import Stages, engine_threads, state
 from .tree import Names, Place, places
 
 ATTRIBUTE = "_compiled_call_impl"
@@ -164,7 +164,7 @@ class Calls:
             name = self._named.get(identity(module))
             generation = state.generation
             if generation is None:
-                stage = model.stage(module, args, kwargs) if state.step is None else None
+                stage = None if state.step is not None or engine_threads else model.stage(module, args, kwargs)
             elif generation.model is module:
                 generation.before_call()
             else:

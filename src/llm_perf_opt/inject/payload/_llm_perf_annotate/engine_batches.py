@@ -46,11 +46,14 @@ def transformers(processor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     return Step(_phase(prefills, decodes), prefills + decodes, tokens, new, stream)
 
 
-def vllm(worker: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Step | None:
+def vllm(worker: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Step | str | None:
     """A step of a worker of vLLM V1; None where there is nothing to run."""
     output = _argument(args, kwargs, "scheduler_output")
     if not output.total_num_scheduled_tokens:
         return None
+    transfer = getattr(getattr(worker, "vllm_config", None), "ec_transfer_config", None)
+    if transfer is not None and not transfer.is_ec_consumer:  # it encodes images for others: no token is read
+        return STEP
     guessed, cached = output.scheduled_spec_decode_tokens, output.scheduled_cached_reqs
     fresh = {request.req_id: request for request in output.scheduled_new_reqs}
     made = getattr(cached, "num_output_tokens", None)  # until 0.11, the worker alone knows
@@ -72,8 +75,10 @@ def vllm(worker: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Step | N
         else:
             decodes += 1
             new = None if new is None else new + 1
-    name = _phase(prefills, decodes, verifies)
-    return Step(name, count, total, new)
+    if verifies and getattr(getattr(worker, "model_config", None), "is_diffusion", False):
+        # Its requests make all tokens of a piece of text at once, in many steps; they are scheduled as guesses.
+        return Step("mixed_step" if prefills else STEP, count, total)
+    return Step(_phase(prefills, decodes, verifies), count, total, new)
 
 
 def _begun(worker: Any, cached: Any) -> list[bool]:
@@ -83,8 +88,11 @@ def _begun(worker: Any, cached: Any) -> list[bool]:
 
 
 def _ends(request: Any, tokens: int) -> int | None:
-    """Tokens that come out of a new request: one, where its prompt is read to the end."""
-    prompt = getattr(request, "prompt_token_ids", None)
+    """Tokens that come out of a new request: one, where its prompt is read to the end; of an embedding none."""
+    # The first: with what it had made before it was pushed out, for that is read again.
+    prompt = getattr(request, "prefill_token_ids", None) or getattr(request, "prompt_token_ids", None)
+    if getattr(request, "pooling_params", None) is not None:
+        return 0
     return None if prompt is None else int(request.num_computed_tokens + tokens >= len(prompt))
 
 
@@ -99,7 +107,7 @@ _SGLANG = {
 }
 
 
-def sglang(runner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Step | None:
+def sglang(runner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Step | str | None:
     """A forward pass of SGLang, by its mode; the draft model has a runner of its own."""
     batch = _argument(args, kwargs, "forward_batch")
     mode = batch.forward_mode.name
@@ -111,6 +119,8 @@ def sglang(runner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Step |
         tokens = size if mode == "DECODE" or inputs is None else inputs.shape[0]
     if runner.is_draft_worker:
         return Step("draft", size, int(tokens))
+    if mode == "SPLIT_PREFILL":  # some of the layers: the others read the same tokens once more
+        return name
     return Step(name, size, int(tokens), size if mode == "DECODE" else None)
 
 

@@ -107,8 +107,13 @@ FIELDS = (
         ("num_output_tokens",),
     ),
     Fields(
-        *("vllm", "vllm.v1.core.sched.output", "NewRequestData"), ("req_id", "prompt_token_ids", "num_computed_tokens")
+        *("vllm", "vllm.v1.core.sched.output", "NewRequestData"),
+        ("req_id", "prompt_token_ids", "num_computed_tokens"),
+        ("prefill_token_ids", "pooling_params"),
     ),
+    Fields("vllm", "vllm.v1.worker.worker_base", "WorkerBase", (), ("vllm_config", "model_config")),
+    Fields("vllm", "vllm.config.model", "ModelConfig", (), ("is_diffusion",)),
+    Fields("vllm", "vllm.config.ec_transfer", "ECTransferConfig", (), ("is_ec_consumer",)),
     Fields("sglang", "sglang.srt.model_executor.forward_batch_info", "ForwardBatch", ("forward_mode", "batch_size")),
     Fields(
         *("sglang", "sglang.srt.model_executor.forward_batch_info", "ForwardBatch"),

@@ -10,13 +10,14 @@ from __future__ import annotations
 import functools
 import os
 import sys
+from _thread import get_ident
 from types import ModuleType
 from typing import Any, Callable
 
 from . import engine_batches, log
 from .engine_batches import STEP, Step
 from .engine_targets import TARGETS, Target
-from .stages import Stages, state
+from .stages import Stages, engine_threads, state
 
 # No steps in there: they are of nobody's requests, or passes that guess, some of them of the large model itself.
 _QUIET = ("warmup", "graph_capture", "draft")
@@ -80,10 +81,14 @@ def _as_stage(method: Callable[..., Any], target: Target, stages: Stages) -> Cal
         stream = step.stream if isinstance(step, Step) else None
         _on(stream, stages.open, name, _numbers(step) if isinstance(step, Step) else "")
         state.step = name
+        if around is None:
+            engine_threads.add(get_ident())
         try:
             return method(self, *args, **kwargs)
         finally:
             state.step = around
+            if around is None:
+                engine_threads.discard(get_ident())
             _on(stream, stages.close)
 
     return marked

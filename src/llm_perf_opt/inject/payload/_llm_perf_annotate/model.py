@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from .ticker import is_asked
+
 # Names under which models take tokens, the more telling first.
 TOKENS = (
     *("decoder_input_ids", "input_ids", "decoder_inputs_embeds", "inputs_embeds"),
@@ -35,15 +37,25 @@ MOST_GUESSED = 64
 EMPTY, FILLED, UNKNOWN, ABSENT = "empty", "filled", "unknown", "absent"
 
 
+class _Cache:
+    """What the calls with a cache were, so far."""
+
+    def __init__(self, alive: weakref.ref[Any]) -> None:
+        self.alive = alive  # while this is
+        self.decodes = False  # the last of them
+        self.reads = False  # it was empty at first, and prompts alone came into it
+
+
 class Model:
     """A module that is called as the outermost one, and what its signature says."""
 
     def __init__(self, module: Any) -> None:
         self.stale = False  # a module was met inside it that was not there when it was looked through
         self.looked_through = 0
+        # Of a server: its scheduler may put prompts and tokens of several requests into one call.
+        self._serves = is_asked()
         self._stepped = False  # single tokens have been decoded since the last prefill
-        # The same of caches, by identity: a server has one for each request.
-        self._decoding: dict[int, weakref.ref[Any]] = {}
+        self._caches: dict[int, _Cache] = {}  # by identity: a server may have one for each request
         places = _parameters(unwrapped(module))
         self._tokens = _Argument(TOKENS, places)
         self._cache = _Argument(CACHES, places)
@@ -54,7 +66,7 @@ class Model:
         self._flat = "positions" in places
 
     def stage(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-        """`prefill`, `decode_step`, `step` of several requests, or `forward` for all that is not inference over tokens."""
+        """`prefill`, `decode_step`, `step` where that cannot be told, as of several requests, or `forward` for all that is not inference over tokens."""
         tokens = self._tokens.of(args, kwargs)
         if tokens is None:
             tokens = self._unnamed_tokens(args, kwargs)
@@ -66,24 +78,26 @@ class Model:
             return "step"
         if fill != FILLED and module.training and torch.is_grad_enabled():
             return "forward"
-        if length > 1 and self._may_be_several(tokens, fill, args, kwargs):
+        cache = self._cache.of(args, kwargs)
+        known = self._caches.get(object.__hash__(cache))
+        reads = fill == EMPTY or (known is not None and known.reads)
+        if length > 1 and (self._may_be_several(tokens, fill, args, kwargs) or (self._serves and not reads)):
+            if known is not None:
+                known.reads = False
             return "step"
         # Several tokens onto a filled cache are the rest of a prompt given in pieces, unless decoding has begun.
-        cache = self._cache.of(args, kwargs)
-        several_decode = fill == FILLED and length <= MOST_GUESSED and self._has_stepped(cache)
+        has_stepped = known.decodes if known is not None else self._stepped and not _lasts(cache)
+        several_decode = fill == FILLED and length <= MOST_GUESSED and has_stepped
         decodes = fill != EMPTY if length == 1 else several_decode
-        self._note_step(cache, decodes)
+        self._note_step(cache, decodes, reads)
         return "decode_step" if decodes else "prefill"
 
-    def _has_stepped(self, cache: Any) -> bool:
-        return object.__hash__(cache) in self._decoding if type(cache).__weakrefoffset__ else self._stepped
-
-    def _note_step(self, cache: Any, decodes: bool) -> None:
+    def _note_step(self, cache: Any, decodes: bool, reads: bool) -> None:
         self._stepped, key = decodes, object.__hash__(cache)
-        if not decodes:
-            self._decoding.pop(key, None)
-        elif key not in self._decoding and type(cache).__weakrefoffset__:  # a tuple is another one after every step
-            self._decoding[key] = weakref.ref(cache, lambda _: self._decoding.pop(key, None))
+        if key not in self._caches and _lasts(cache):
+            self._caches[key] = _Cache(weakref.ref(cache, lambda _: self._caches.pop(key, None)))
+        if key in self._caches:
+            self._caches[key].decodes, self._caches[key].reads = decodes, reads and not decodes
 
     def _may_be_several(self, tokens: Any, fill: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Whether a row of tokens may be of several requests, a piece of a prompt or one token of each."""
@@ -133,6 +147,11 @@ class _Argument:
             if place < len(args) and args[place] is not None:
                 return args[place]
         return None
+
+
+def _lasts(cache: Any) -> bool:
+    """Whether a cache can be known again by its identity: a tuple is another one after every step."""
+    return bool(type(cache).__weakrefoffset__)
 
 
 def _is_paged(cache: Any) -> bool:

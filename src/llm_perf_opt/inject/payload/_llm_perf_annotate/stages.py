@@ -51,3 +51,5 @@ class State(threading.local):
 
 
 state = State()
+# Threads with a step of a serving engine: others that it starts meanwhile run parts of the same step (vLLM's ubatches).
+engine_threads: set[int] = set()
