@@ -6,7 +6,6 @@ import gzip
 import json
 import sqlite3
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,6 @@ from llm_perf_opt.regions.idle import IdleCause, IdleTime
 from llm_perf_opt.regions.model import NCUProfileRegionReport, RegionPerformance
 from llm_perf_opt.regions.whole_recording import with_whole_recording
 from llm_perf_opt.report.stages import each_ns, stage_regions
-from synthetic import MAIN_THREAD, make_export
 from test_join_rules import timeline as made
 from test_verdicts import evaluated, performance
 
@@ -184,33 +182,6 @@ def test_what_had_ended_before_attention_was_launched_planned_nothing(ends_befor
     seen = [(OPERATOR, "lookup", 20 * MS * i + 2 * MS, 20 * MS * (i + 1) - ends_before) for i in range(7)]
     timeline = with_host(made([("decode", 0, 160 * MS)], rows), *seen)
     assert next(iter(causes(performance(evaluated(timeline), "decode")))) == cause
-
-
-@pytest.mark.parametrize(
-    ("call", "also", "told"),
-    [
-        ("poll", [], ("wait", "poll")),
-        ("read", [], ("python", "read")),
-        ("poll", [("load_model", 3 * MS, 19 * MS)], ("python", "load_model")),  # what the program says of it tells more
-    ],
-)
-def test_calls_of_the_operating_system_name_gaps_that_nothing_else_does(
-    call: str, also: list[tuple[str, int, int]], told: tuple[str, str], tmp_path: Path
-) -> None:
-    """Of a recording with `--trace=osrt`, which is nsys's default; another thread's are not looked at."""
-    kernels = [("k", 500, 1_000, MS), ("k", 21 * MS - 500, 21 * MS, 22 * MS)]
-    file = make_export(tmp_path / "os.sqlite", [("step", 0, 22 * MS), *also], kernels)
-    with closing(sqlite3.connect(file)) as export:
-        export.execute("CREATE TABLE OSRT_API (start INT, end INT, globalTid INT, nameId INT)")
-        export.execute("INSERT INTO StringIds VALUES (900, ?), (901, 'futex')", (call,))
-        rows = [(2 * MS, 20 * MS, MAIN_THREAD, 900), (2 * MS, 20 * MS, MAIN_THREAD + 5, 901)]
-        export.executemany("INSERT INTO OSRT_API VALUES (?, ?, ?, ?)", rows)
-        export.commit()
-    timeline = read(file)
-    assert isinstance(timeline, Timeline)
-    found = performance(evaluated(timeline), "step")
-    assert found.idle
-    assert (found.idle.causes[0].cause, found.idle.causes[0].what) == told
 
 
 def _making_ready(ranges: list[tuple[str, int, int]], ms: int) -> Timeline:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from llm_perf_opt.metrics.families import family_of
 from llm_perf_opt.metrics.host_calls import WAITING_CALLS, call_kind, code_kind
 from llm_perf_opt.regions.blocks import blocks
-from llm_perf_opt.regions.columns import CALL, OPERATOR, OS_CALL, PYTHON, UNKNOWN, Bools, Int32s, Int64s, Timeline
+from llm_perf_opt.regions.columns import CALL, PYTHON, UNKNOWN, Bools, Int32s, Int64s, Timeline
 from llm_perf_opt.regions.distinct import distinct
 from llm_perf_opt.regions.intervals import BusyTime
 from llm_perf_opt.regions.merged_work import merged_work
@@ -326,7 +326,6 @@ class _Covering:
     def __init__(self, of: _Finder, gaps: Cover, kind: NDArray[Any]) -> None:
         host, ranges = of.timeline.host, of.timeline.ranges
         is_call, kind_of_range = host.kind == CALL, of.by_name(ranges.name, code_kind)
-        is_code = np.isin(host.kind, (OPERATOR, PYTHON))  # what the operating system was asked for says less than any
 
         def events(chosen: Bools) -> Int64s:
             return gaps.of(host.start, host.end, np.flatnonzero(of.own & chosen))
@@ -341,24 +340,22 @@ class _Covering:
             return np.where(length <= TIGHT * (gaps.end - gaps.start), found, UNKNOWN)
 
         waits = kind == "wait"
-        self.call, self.code = events(is_call), events(is_code)
-        self.other_thread = gaps.of(
-            host.start, host.end, np.flatnonzero(of.of_others & (host.kind != OS_CALL) & ~waits)
-        )
+        self.call, self.code = events(is_call), events(~is_call)
+        self.other_thread = gaps.of(host.start, host.end, np.flatnonzero(of.of_others & ~waits))
         # Who waits for another thread, which is seen at work, does what that one does.
-        elsewhere_works = (events(is_code & waits) != UNKNOWN) & (self.other_thread != UNKNOWN)
+        elsewhere_works = (events(waits) != UNKNOWN) & (self.other_thread != UNKNOWN)
         self.code[elsewhere_works] = UNKNOWN
         self.waits = np.append(waits, False)[self.code]  # UNKNOWN is the last
         self.other_range = elsewhere()
         kind_elsewhere = np.append(kind_of_range, "")[self.other_range]
-        self.input = events(is_code & (kind == "data"))
+        self.input = events(~is_call & (kind == "data"))
         for_input = elsewhere_works & (np.append(kind, "")[self.other_thread] == "data")
         self.input[for_input] = self.other_thread[for_input]
         input_range = in_ranges(kind_of_range == "data")
         self.reads_input = (self.input != UNKNOWN) | (input_range != UNKNOWN) | (kind_elsewhere == "data")
         # Functions that compile are around every call of what was compiled before, too.
-        compiling = (host.kind == OPERATOR) & (kind == "compile")
-        self.plans = events(is_code & (kind == "plan")) != UNKNOWN
+        compiling = (~is_call) & (host.kind != PYTHON) & (kind == "compile")
+        self.plans = events(~is_call & (kind == "plan")) != UNKNOWN
         self.compiles = (events(compiling) != UNKNOWN) | (in_ranges(kind_of_range == "compile") != UNKNOWN)
         self.compiles |= kind_elsewhere == "compile"
         self.range = np.where(input_range != UNKNOWN, input_range, in_ranges(np.ones(len(ranges), dtype=np.bool_)))

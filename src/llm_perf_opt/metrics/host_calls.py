@@ -38,13 +38,11 @@ _COMPILES = re.compile(r"compil(e(?!d)|ing\b|ation)|autotun|nvrtc|codegen", re.I
 # Operators in which cuDNN plans for a length that it has not seen.
 _PLANS = re.compile(r"_cudnn_attention(_forward|_backward)?\b")
 
-# Functions in which a thread does nothing but wait for another one; the last are calls of the operating system.
+# Functions in which a thread does nothing but wait for another one.
 _WAITS = re.compile(
     r"\b(queue|threading|selectors|multiprocessing/\w+|concurrent/futures/\w+)\.py\(\d+\): "
     r"_?(get|put|wait|wait_for_tstate_lock|acquire|join|select|poll|recv|recv_bytes|result)\b"
     r"|<built-in method (acquire|wait|poll|select|recv|get)\b"
-    r"|^(p?poll|p?select|epoll_p?wait|sem_(timed|clock)?wait|pthread_cond_(timed|clock)?wait|pthread_join"
-    r"|pthread_mutex_lock|pthread_rwlock_(rd|wr)lock|futex|(clock_)?nanosleep|usleep|waitpid|wait4)$"
 )
 
 

@@ -1,6 +1,4 @@
-"""What the host did, from the calls of the CUDA API and of the operating system in an Nsight Systems export: those that
-can explain a waiting GPU.
-"""
+"""What the host did, from the calls of the CUDA API in an Nsight Systems export: those that can explain a waiting GPU."""
 
 from __future__ import annotations
 
@@ -11,14 +9,12 @@ from numpy.typing import NDArray
 
 from llm_perf_opt.metrics.host_calls import WAITING_CALLS, call_kind
 from llm_perf_opt.readers.nsys_export import THREAD_BITS, Export, places_of
-from llm_perf_opt.readers.nsys_schema import OS_CALLS
 from llm_perf_opt.regions.blocks import blocks
 from llm_perf_opt.regions.code import parse_place
-from llm_perf_opt.regions.columns import CALL, OS_CALL, PYTHON, SHORTEST_EVENT, UNKNOWN, CodeSpans, HostEvents, Int64s
+from llm_perf_opt.regions.columns import CALL, PYTHON, SHORTEST_EVENT, UNKNOWN, CodeSpans, HostEvents, Int64s
 from llm_perf_opt.regions.distinct import distinct, is_one_of
 
 _LATEST = 2**61
-_MOST_OS_CALLS = 1_000_000
 
 
 def telling_calls(export: Export, calls: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
@@ -55,30 +51,6 @@ def build_host(calls: dict[str, NDArray[Any]], process_ids: Int64s, thread_ids: 
     )
 
 
-def with_os_calls(export: Export, host: HostEvents, process_ids: Int64s, thread_ids: Int64s) -> HostEvents:
-    """The same with long calls of the operating system (`--trace=osrt`) on threads that launch or have ranges."""
-    if not export.has(OS_CALLS, "start", "end", "globalTid", "nameId"):
-        return host
-    query = f"SELECT start, end, globalTid, nameId FROM {OS_CALLS} WHERE end - start >= ? LIMIT ?"  # noqa: S608 - a constant
-    rows = [
-        row
-        for row in export.rows(query, (SHORTEST_EVENT, _MOST_OS_CALLS))
-        if all(isinstance(value, int) and abs(value) < _LATEST for value in row)
-    ]
-    start, end, tid, number = np.array(rows, dtype=np.int64).reshape(-1, 4).T
-    process = places_of(process_ids, tid & ~THREAD_BITS).astype(np.int32)
-    thread = places_of(thread_ids, tid).astype(np.int32)
-    mine = (process != UNKNOWN) & (thread != UNKNOWN)
-    kind = np.full(int(mine.sum()), OS_CALL, dtype=np.int32)
-    more = (start[mine], end[mine], process[mine], thread[mine], export.intern_ids(number[mine]), kind)
-    return _together(host, more)
-
-
-def _together(host: HostEvents, more: tuple[NDArray[Any], ...]) -> HostEvents:
-    columns = (host.start, host.end, host.process, host.thread, host.name, host.kind)
-    return HostEvents(*(np.concatenate([a, b]) for a, b in zip(columns, more, strict=True)))
-
-
 def with_code(export: Export, host: HostEvents, code: CodeSpans) -> HostEvents:
     """The same with the lines of the program, or the functions, that a thread was in for long. A file by its name alone."""
     long = np.flatnonzero(code.end - code.start >= SHORTEST_EVENT)
@@ -93,4 +65,6 @@ def with_code(export: Export, host: HostEvents, code: CodeSpans) -> HostEvents:
     ]
     name = np.array(names, dtype=np.int32)[which.reshape(-1)]
     kind = np.full(len(long), PYTHON, dtype=np.int32)
-    return _together(host, (code.start[long], code.end[long], code.process[long], code.thread[long], name, kind))
+    own = (code.start[long], code.end[long], code.process[long], code.thread[long], name, kind)
+    theirs = (host.start, host.end, host.process, host.thread, host.name, host.kind)
+    return HostEvents(*(np.concatenate([a, b]) for a, b in zip(theirs, own, strict=True)))

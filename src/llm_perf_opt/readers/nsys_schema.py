@@ -14,7 +14,6 @@ KERNELS = "CUPTI_ACTIVITY_KIND_KERNEL"
 RUNTIME = "CUPTI_ACTIVITY_KIND_RUNTIME"
 MEMCPY = "CUPTI_ACTIVITY_KIND_MEMCPY"
 MEMSET = "CUPTI_ACTIVITY_KIND_MEMSET"
-OS_CALLS = "OSRT_API"
 GRAPHS = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
 GRAPH_NODES = "CUDA_GRAPH_NODE_EVENTS"
 NVTX = "NVTX_EVENTS"
@@ -68,7 +67,6 @@ TABLES: Mapping[str, Table] = {
         is_event=True,
     ),
     PAYLOAD_FIELDS: Table(("schemaId", "offset"), blobs=("name",)),  # of use with payloads alone
-    OS_CALLS: Table(("start", "end", "globalTid"), names=("nameId",)),
     STRINGS: Table(("id",), texts=("value",)),
     SAMPLES: Table(("timestamp", "typeId", "metricId", "value"), is_event=True),
     SAMPLE_NAMES: Table(("typeId", "metricId"), texts=("metricName",)),

@@ -14,7 +14,7 @@ from llm_perf_opt.readers.marker_ranges import without_marker_ranges
 from llm_perf_opt.readers.memory import refuse_if_too_large
 from llm_perf_opt.readers.nsys_export import THREAD_BITS, Export, Progress, places_of
 from llm_perf_opt.readers.nsys_facts import gpu_facts, list_processes, note_missing, read_environment
-from llm_perf_opt.readers.nsys_host import build_host, telling_calls, with_code, with_os_calls
+from llm_perf_opt.readers.nsys_host import build_host, telling_calls, with_code
 from llm_perf_opt.readers.nsys_lines import read_code
 from llm_perf_opt.readers.nsys_messages import read_messages
 from llm_perf_opt.readers.nsys_once import build_once, once_columns
@@ -112,7 +112,6 @@ def _timeline(export: Export, launch_config: bool, progress: Progress | None) ->
     kernel_work, memcpy, memset, graph_work = works
     last = max((int(moments.max()) for moments in (*(w.end for w in works), calls["end"]) if len(moments)), default=0)
     code, named, compiled = read_code(export, process_ids, thread_ids, last)
-    host = with_os_calls(export, build_host(calls, process_ids, thread_ids), process_ids, thread_ids)
     timeline = Timeline(
         source=export.source,
         kind="nsys-sqlite",
@@ -125,7 +124,7 @@ def _timeline(export: Export, launch_config: bool, progress: Progress | None) ->
         graphs=graph_work,
         ranges=build_ranges(export, ranges, domain_of_range, process_ids, thread_ids, works),
         graph_nodes=GraphNodes(nodes["time"], places_of(thread_ids, nodes["tid"]).astype(np.int32)),
-        host=with_code(export, with_code(export, host, code), named),
+        host=with_code(export, with_code(export, build_host(calls, process_ids, thread_ids), code), named),
         code=code,
         compiled=compiled,
         devices=devices,

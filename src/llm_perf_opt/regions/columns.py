@@ -166,7 +166,7 @@ class OnlyOnce:
         return OnlyOnce(numbers, numbers, times, times)
 
 
-CALL, OPERATOR, PYTHON, OS_CALL = 0, 1, 2, 3  # kinds of host events
+CALL, OPERATOR, PYTHON = 0, 1, 2  # kinds of host events
 SHORTEST_EVENT = 50_000  # ns: one that is shorter explains no gap worth a name
 
 
@@ -174,7 +174,7 @@ SHORTEST_EVENT = 50_000  # ns: one that is shorter explains no gap worth a name
 class HostEvents:
     """What threads did on the host, as far as it can explain why a GPU waits; in no order.
 
-    Calls of the CUDA API and the operating system, operators and Python functions of `SHORTEST_EVENT` or more; synchronising and copying calls
+    Calls of the CUDA API, operators and Python functions of `SHORTEST_EVENT` or more; synchronising and copying calls
     whatever their length.
     """
 
@@ -183,7 +183,7 @@ class HostEvents:
     process: Int32s
     thread: Int32s  # UNKNOWN for one that neither launches anything nor has ranges
     name: Int32s
-    kind: Int32s  # CALL | OPERATOR | PYTHON | OS_CALL
+    kind: Int32s  # CALL | OPERATOR | PYTHON
 
     def __len__(self) -> int:
         return len(self.start)

@@ -27,7 +27,7 @@ from attrs import Factory, asdict, define
 from llm_perf_opt.errors import UnreadableInput, UserError
 from llm_perf_opt.readers import sandbox
 from llm_perf_opt.readers.marker_ranges import PREFIX
-from llm_perf_opt.readers.nsys_schema import MARK, NVTX, OS_CALLS, STRINGS, TABLES, Table
+from llm_perf_opt.readers.nsys_schema import MARK, NVTX, STRINGS, TABLES, Table
 from llm_perf_opt.readers.sqlite_columns import quoted
 from llm_perf_opt.readers.sqlite_open import limit, plain_tables, sqlite_uri
 from llm_perf_opt.rundir.scrub.private import Private, environment_of, without_folders
@@ -159,7 +159,7 @@ def _copy(db: sqlite3.Connection, name: str, table: Table, present: dict[str, Ta
     if name == STRINGS and "id" in columns:
         declared[columns.index("id")] += " PRIMARY KEY"
     # A table without any column that is read says something by being there.
-    db.execute(f"CREATE TABLE main.{quoted(name)} ({', '.join(declared) or 'unread INTEGER'})")
+    db.execute(f"CREATE TABLE main.{quoted(name)} ({', '.join(declared) or 'nothing INTEGER'})")
     if not columns:
         return 0
     values = [_number(column) if column not in table.texts else _text(name, column) for column in columns]
@@ -214,9 +214,6 @@ def _wanted_rows(
         return (condition, allowed) if column in columns else ("0", ())
     if name == STRINGS:
         return f"typeof(id) = 'integer' AND id IN ({_ids_in_use(db, present)})", ()
-    if name == OS_CALLS:
-        of_process = f"globalTid & ~{_THREAD_BITS} IN ({_recorded_processes(db, present)})"
-        return of_process if "globalTid" in columns else "0", ()
     if name == "PROCESSES":
         return f"globalPid IN ({_recorded_processes(db, present)})", ()
     return "1", ()
