@@ -63,7 +63,7 @@ CYCLES = ("Elapsed Cycles", "SM Active Cycles")
 COLUMNS = (
     *("ID", "Process ID", "Process Name", "Host Name", "Kernel Name", "Context", "Stream", "Block Size", "Grid Size"),
     *("Device", "CC", "Section Name", "Metric Name", "Metric Unit", "Metric Value"),
-    *("Rule Name", "Rule Type", "Rule Description"),
+    *("Rule Name", "Rule Type", "Rule Description", "Estimated Speedup"),
 )
 
 
@@ -116,29 +116,33 @@ def recordings(one: Unseen, shared: Path, packages: Path, folder: Path) -> list[
 
 
 def printed(entry: Mapping[str, Any], path: Path) -> Path:
-    """What ncu printed of a kernel, as its page `details` has it."""
-    shape = {"Block Size": entry.get("block", ""), "Grid Size": entry.get("grid", "")}
-    sizes = {name: f"({', '.join(map(str, value))})" if value else "" for name, value in shape.items()}
-    same = {"ID": "0", "Process ID": "1", "Kernel Name": entry["kernel"], "Context": "1", "Stream": "7", "Device": "0"}
-    section = "Command line profiler metrics" if "metrics" in entry else "GPU Speed Of Light Throughput"
-    rows = [(name, unit, value) for name, unit, value in entry.get("metrics", ())]
-    if "duration" in entry:
-        value, unit = entry["duration"].split()
-        rows.append(("Duration", unit, value))
-    rows += [(name, "%", str(one)) for name, one in zip(SOL, entry.get("sol", ()), strict=False) if one >= 0]
-    rows += [(name, "cycle", str(one)) for name, one in zip(CYCLES, entry.get("cycles", ()), strict=False)]
+    """What ncu printed of a kernel, or of several (`also`), as its page `details` has it."""
     with path.open("w", encoding="utf-8", newline="") as file:
         table = csv.DictWriter(file, COLUMNS, restval="", quoting=csv.QUOTE_ALL)
         table.writeheader()
-        for name, unit, value in rows:
-            told = {"Section Name": section, "Metric Name": name}
-            table.writerow(
-                {**same, **sizes, "CC": entry.get("cc", ""), **told, "Metric Unit": unit, "Metric Value": value}
-            )
-        if "rule" in entry:
-            rule = {"Section Name": "SpeedOfLight", "Rule Name": "SOLBottleneck", "Rule Type": "OPT"}
-            table.writerow({**same, **sizes, "CC": entry.get("cc", ""), **rule, "Rule Description": entry["rule"]})
+        for number, kernel in enumerate((entry, *entry.get("also", ()))):
+            table.writerows(_lines(kernel, number, entry.get("cc", "")))
     return path
+
+
+def _lines(entry: Mapping[str, Any], number: int, capability: str) -> Iterator[dict[str, str]]:
+    shape = {"Block Size": entry.get("block", ""), "Grid Size": entry.get("grid", "")}
+    sizes = {name: f"({', '.join(map(str, value))})" if value else "" for name, value in shape.items()}
+    same = {"ID": str(number), "Process ID": "1", "Kernel Name": entry["kernel"], "Context": "1", "Stream": "7"}
+    same |= {"Device": "0", "CC": capability, **sizes}
+    section = "Command line profiler metrics" if "metrics" in entry else "GPU Speed Of Light Throughput"
+    rows = [(section, name, unit, value) for name, unit, value in entry.get("metrics", ())]
+    if "duration" in entry:
+        value, unit = entry["duration"].split()
+        rows.append((section, "Duration", unit, value))
+    rows += [(section, name, "%", str(one)) for name, one in zip(SOL, entry.get("sol", ()), strict=False) if one >= 0]
+    rows += [(section, name, "cycle", str(one)) for name, one in zip(CYCLES, entry.get("cycles", ()), strict=False)]
+    for own, name, unit, value in (*rows, *entry.get("more", ())):
+        yield {**same, "Section Name": own, "Metric Name": name, "Metric Unit": unit, "Metric Value": value}
+    rules = [("SpeedOfLight", "SOLBottleneck", "OPT", entry["rule"])] if "rule" in entry else []
+    for own, name, kind, text, *speedup in (*rules, *entry.get("rules", ())):
+        rule = {"Rule Name": name, "Rule Type": kind, "Rule Description": text}
+        yield {**same, "Section Name": own, **rule, "Estimated Speedup": speedup[0] if speedup else ""}
 
 
 def ask(one: Unseen, paths: Sequence[Path]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from llm_perf_opt.metrics.families import family_of
 from llm_perf_opt.metrics.host_calls import WAITING_CALLS, call_kind, code_kind
 from llm_perf_opt.regions.blocks import blocks
-from llm_perf_opt.regions.columns import CALL, PYTHON, UNKNOWN, Bools, Int32s, Int64s, Timeline
+from llm_perf_opt.regions.columns import CALL, PYTHON, SYSTEM, UNKNOWN, Bools, Int32s, Int64s, Timeline
 from llm_perf_opt.regions.distinct import distinct
 from llm_perf_opt.regions.intervals import BusyTime
 from llm_perf_opt.regions.merged_work import merged_work
@@ -40,6 +40,7 @@ CAUSES = (
     "startup",
     "warmup",
     "wait",
+    "shared",
 )
 _CODE = {cause: number for number, cause in enumerate(CAUSES)}
 NAMED = 100_000  # ns: gaps from here on are given a name
@@ -49,6 +50,7 @@ TIGHT = 3  # times as long as a gap: a range around it that is longer, and not p
 _REPEATED = 3  # long gaps before attention: one or two are its first use
 _BEGUN = 100  # the part of its kernels with which a program that has no ranges has begun its work
 _QUIET = 4  # of the last gap, the part in which something may begin and end though the recording was cut off there
+_TURNS = 0.3  # of their work, up to which two processes that take turns on a GPU overlap
 _MOST_EVENTS = 200_000  # that cover a gap: the shortest, which tell most
 
 
@@ -126,6 +128,7 @@ class _Finder:
         self.of_others = (host.process == process) & ~launches
         mine = ranges.process == process
         self.own_ranges = mine & np.isin(ranges.thread, threads)
+        self.others = _work_of_others(timeline, process)
         self.ranges_of_others = mine & ~self.own_ranges & (ranges.thread != UNKNOWN)
 
     @cached_property
@@ -196,9 +199,14 @@ class _Finder:
         if self._ends_inside():
             new[-1], called[-1] = _CODE["end"], UNKNOWN
         what_the_host_does = np.isin(new, [_CODE[one] for one in ("python", "thread", "unseen")])
+        what_the_host_does |= np.append(host.kind == SYSTEM, False)[over.input]  # it reads weights, say
         new[what_the_host_does & (self.end[named] <= self._work_begins())] = _CODE["startup"]
         new[(new == _CODE["python"]) & over.waits] = _CODE["wait"]
         cause[named] = new
+        if self.others is not None:
+            theirs = 2 * self.others.within(self.start, self.end) >= self.length
+            cause[theirs] = _CODE["shared"]
+            called[theirs[named]] = UNKNOWN
         cause[self._inside(warmup)] = _CODE["warmup"]
 
         choices = [over.reads_input, called != UNKNOWN, over.code != UNKNOWN]
@@ -348,6 +356,24 @@ class _Covering:
         self.compiles = (events(compiling) != UNKNOWN) | (in_ranges(kind_of_range == "compile") != UNKNOWN)
         self.compiles |= kind_elsewhere == "compile"
         self.range = np.where(input_range != UNKNOWN, input_range, in_ranges(np.ones(len(ranges), dtype=np.bool_)))
+
+
+def _work_of_others(timeline: Timeline, process: int) -> BusyTime | None:
+    """When other processes run work on the GPUs of this one, if they take turns; None where there are none.
+
+    Work of two that runs at the same time may be on GPUs of their own, which each calls by the same number.
+    """
+    if len(timeline.processes) < 2:
+        return None
+    own, theirs = [], []
+    for work in timeline.work:
+        mine = work.process == process
+        shared = ~mine & np.isin(work.device, np.unique(work.device[mine]))
+        own.append((work.start[mine], work.end[mine]))
+        theirs.append((work.start[shared], work.end[shared]))
+    busy, others = (BusyTime.of(*(np.concatenate(side) for side in zip(*one, strict=True))) for one in (own, theirs))
+    together = int(busy.within(others.starts, others.ends).sum()) if len(others.starts) else 0
+    return others if len(others.starts) and together <= _TURNS * min(busy.total, others.total) else None
 
 
 def _open_at(starts: Int64s, ends: Int64s, events: Int64s) -> Callable[[Int64s], Int64s]:

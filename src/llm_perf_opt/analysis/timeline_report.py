@@ -293,6 +293,9 @@ def _all_copies(timeline: Timeline, selection: Selection) -> MemoryWork:
         **summed(kinds["host_copies"], "host_"),
         **summed(kinds["device_copies"], "device_"),
         upload_bytes=summed(kinds["uploads"])["bytes"],
+        peer_count=len(kinds["peers"]),
+        peer_time_ns=summed(kinds["peers"])["time_ns"],
+        **summed(kinds["migrations"], "migration_"),
         pageable_time_ns=summed(kinds["pageable"])["time_ns"],
         pinned_time_ns=summed(kinds["pinned"])["time_ns"],
     )

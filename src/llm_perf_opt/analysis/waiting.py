@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
+from functools import cached_property
 
 import numpy as np
 from attrs import evolve
@@ -23,6 +24,8 @@ from llm_perf_opt.analysis.verdicts.launched import Launched, LaunchTable
 from llm_perf_opt.metrics.host_calls import call_kind, code_kind, is_call
 from llm_perf_opt.regions.code import Place
 from llm_perf_opt.regions.columns import UNKNOWN, Bools, Int64s
+from llm_perf_opt.regions.distinct import distinct
+from llm_perf_opt.regions.frameworks import may_be_torch
 from llm_perf_opt.regions.idle import GapSize, GpuSide, IdleCause, IdleTime
 from llm_perf_opt.regions.intervals import BusyTime
 from llm_perf_opt.regions.operator_names import is_operator
@@ -153,6 +156,21 @@ class Waiting:
         which = np.concatenate([ranges for _, ranges in instances])
         windows = timeline.ranges.start[which], timeline.ranges.end[which]
         return self._launches[0].of(self._number[key], [process for process, _ in instances], windows)
+
+    @cached_property
+    def torch(self) -> bool:
+        """May it be a program of PyTorch?"""
+        return may_be_torch(self._timeline)
+
+    @property
+    def gpu_times(self) -> dict[int, int]:
+        """How long each GPU ran kernels, ns."""
+        kernels = self._timeline.kernels
+        found = {}
+        for gpu in distinct(kernels.device).tolist():
+            mine = kernels.device == gpu
+            found[gpu] = BusyTime.of(kernels.start[mine], kernels.end[mine]).total
+        return found
 
     def _idle(
         self,

@@ -67,6 +67,11 @@ class MemoryWork:
     host_time_ns: int = 0
     host_bytes: int = 0
     upload_bytes: int = 0  # of those, to the device
+    peer_count: int = 0  # of those, from one device to another
+    peer_time_ns: int = 0
+    migration_count: int = 0  # of those, pages of unified memory
+    migration_time_ns: int = 0
+    migration_bytes: int = 0
     pageable_time_ns: int = 0  # of those, from or to memory of the host that is not pinned
     pinned_time_ns: int = 0  # of those, pinned; what is neither is not known
     device_count: int = 0  # of those, copies within a device: each byte is read and written
@@ -282,6 +287,7 @@ class RuleSummary:
     kernels: int
     share_of_gpu_time: float | None
     weighted_speedup_percent: float | None  # estimated speed-up of each kernel times its share of the time
+    message: str = ""  # of the kernel that takes longest
 
 
 @define(frozen=True)

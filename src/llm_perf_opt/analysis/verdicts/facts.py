@@ -69,15 +69,19 @@ def time_facts(
     collective = split.exposed_collectives or nanoseconds(0)
     known = split.exposed_copies is not None
     host = (split.exposed_copies if known else split.host_copies) or nanoseconds(0)
-    copied = f"{'exposed ' if known else ''}copies between host and GPU"
+    memory = region.inclusive.memory
+    peers = memory.peer_count > 0 and 2 * memory.peer_time_ns >= memory.host_time_ns
+    copied = f"{'exposed ' if known else ''}copies between {'GPUs' if peers else 'host and GPU'}"
     parts = (("exposed collectives", collective), (copied, host))
     facts.words["communication_parts"] = ", ".join(f"{name} {shown(part)}" for name, part in parts if part.value)
-    memory = region.inclusive.memory
     told = memory.pageable_time_ns + memory.pinned_time_ns
-    facts.share("pageable_share", memory.pageable_time_ns / told if told else None)
+    facts.share("pageable_share", memory.pageable_time_ns / told if told else 0.0 if peers else None)
     whole = now(split)
     time = whole.value if whole else 0.0
     facts.share("collective_share", collective.value / time if time else None)
+    moved = nanoseconds(memory.migration_time_ns)
+    facts.share("migration_share", moved.value / time if time else None)
+    facts.amount("migration", moved)
     facts.share("communication_share", min((collective.value + host.value) / time, 1.0) if time else None)
     kernels = sum(f.time.value for f in families)
     multiplying = sum(f.time.value for f in families if f.family in MULTIPLYING)
