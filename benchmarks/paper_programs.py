@@ -342,7 +342,7 @@ def tensorflow_v100_fp32(folder: Path) -> list[Path]:
 # -- several ranks and GPUs ------------------------------------------------------------------------------
 
 
-def _ranks(paper: Paper, count: int = 2) -> list[Thread]:
+def ranks_of(paper: Paper, count: int = 2) -> list[Thread]:
     hosts = []
     for rank in range(count):
         host = paper.thread(5000 + rank, name="python3.10")
@@ -351,7 +351,7 @@ def _ranks(paper: Paper, count: int = 2) -> list[Thread]:
     return hosts
 
 
-def _collective(hosts: list[Thread], name: str, time: float, stream: int | None = None, launch: float = 9.0) -> None:
+def collective(hosts: list[Thread], name: str, time: float, stream: int | None = None, launch: float = 9.0) -> None:
     """All ranks run it from when each has reached it until the last has done its part."""
     paper = hosts[0].paper
     starts = [max(host.now + launch + 2.5, host.done(stream)) for host in hosts]
@@ -364,7 +364,7 @@ def _collective(hosts: list[Thread], name: str, time: float, stream: int | None 
 def megatron_tensor_parallel(folder: Path) -> list[Path]:
     """Two ranks over PCIe, one recording: all-reduces alone on the GPU for half of the time."""
     paper = Paper(14, A100, A100)
-    hosts = _ranks(paper)
+    hosts = ranks_of(paper)
     for _ in range(10):
         for host in hosts:
             host.works(500)
@@ -373,7 +373,7 @@ def megatron_tensor_parallel(folder: Path) -> list[Path]:
                 for host in hosts:
                     for name, time in kernels:
                         host.kernel(name, time)
-                _collective(hosts, ALL_REDUCE, 780)
+                collective(hosts, ALL_REDUCE, 780)
     return [paper.write(folder / "megatron.sqlite")]
 
 
@@ -381,16 +381,16 @@ def megatron_tensor_parallel(folder: Path) -> list[Path]:
 def zero3_overlapped(folder: Path) -> list[Path]:
     """Gathers of the next layer run beside the products of this one."""
     paper = Paper(15, H100, H100)
-    hosts = _ranks(paper)
+    hosts = ranks_of(paper)
     for _ in range(6):
         for host in hosts:
             host.works(300)
         for _ in range(40):
-            _collective(hosts, ALL_GATHER, 700, stream=30)
+            collective(hosts, ALL_GATHER, 700, stream=30)
             for host in hosts:
                 for name, time in ((NVJET, 420), (FLASH_BWD, 310), (NVJET, 500), ("multi_tensor_apply_kernel", 40)):
                     host.kernel(name, time)
-            _collective(hosts, REDUCE_SCATTER, 350, stream=31)
+            collective(hosts, REDUCE_SCATTER, 350, stream=31)
             for host in hosts:
                 host.sync("cudaEventSynchronize") if _ == 0 else None
         for host in hosts:
@@ -402,7 +402,7 @@ def zero3_overlapped(folder: Path) -> list[Path]:
 def late_rank(folder: Path) -> list[Path]:
     """Rank 1 (GPU 1) does 14 ms of something on its host in each step; GPU 0 waits in the all-reduce."""
     paper = Paper(16, H100, H100)
-    hosts = _ranks(paper)
+    hosts = ranks_of(paper)
     for _ in range(20):
         hosts[0].works(700)
         hosts[1].works(14_700)
@@ -410,7 +410,7 @@ def late_rank(folder: Path) -> list[Path]:
             for _ in range(12):
                 host.kernel(NVJET, 700)
                 host.kernel(FLASH_BWD, 300)
-        _collective(hosts, ALL_REDUCE, 1500)
+        collective(hosts, ALL_REDUCE, 1500)
         for host in hosts:
             host.kernel(
                 "void at::native::multi_tensor_apply_kernel<at::native::FusedOptimizerTensorListMetadata<4>, at::native::FusedAdamMathFunctor<float, 4, (at::native::ADAM_MODE)1, false>>()",
@@ -462,9 +462,9 @@ def peer_copies(folder: Path) -> list[Path]:
 @program
 def nccl_tests(folder: Path) -> list[Path]:
     paper = Paper(19, H100, H100)
-    hosts = _ranks(paper)
+    hosts = ranks_of(paper)
     for _ in range(200):
-        _collective(hosts, "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)", 1400)
+        collective(hosts, "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)", 1400)
     for host in hosts:
         host.sync("cudaStreamSynchronize")
     return [paper.write(folder / "all_reduce_perf.sqlite")]
