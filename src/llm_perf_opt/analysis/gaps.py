@@ -41,6 +41,7 @@ CAUSES = (
     "warmup",
     "wait",
     "shared",
+    "output",
 )
 _CODE = {cause: number for number, cause in enumerate(CAUSES)}
 NAMED = 100_000  # ns: gaps from here on are given a name
@@ -202,6 +203,7 @@ class _Finder:
         what_the_host_does |= np.append(host.kind == SYSTEM, False)[over.input]  # it reads weights, say
         new[what_the_host_does & (self.end[named] <= self._work_begins())] = _CODE["startup"]
         new[(new == _CODE["python"]) & over.waits] = _CODE["wait"]
+        new[(new == _CODE["python"]) & over.writes] = _CODE["output"]
         cause[named] = new
         if self.others is not None:
             theirs = 2 * self.others.within(self.start, self.end) >= self.length
@@ -343,6 +345,7 @@ class _Covering:
         elsewhere_works = (events(waits) != UNKNOWN) & (self.other_thread != UNKNOWN)
         self.code[elsewhere_works] = UNKNOWN
         self.waits = np.append(waits, False)[self.code]  # UNKNOWN is the last
+        self.writes = np.append(kind == "write", False)[self.code]
         self.other_range = elsewhere()
         kind_elsewhere = np.append(kind_of_range, "")[self.other_range]
         self.input = events(~is_call & (kind == "data"))
