@@ -399,7 +399,7 @@ def zero3_overlapped(folder: Path) -> list[Path]:
 
 
 @program
-def late_rank(folder: Path) -> list[Path]:
+def rank_with_a_slow_host(folder: Path) -> list[Path]:
     """Rank 1 (GPU 1) does 14 ms of something on its host in each step; GPU 0 waits in the all-reduce."""
     paper = Paper(16, H100, H100)
     hosts = ranks_of(paper)

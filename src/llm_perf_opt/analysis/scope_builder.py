@@ -13,8 +13,9 @@ from llm_perf_opt.diagnosis import Diagnosis, diagnose
 from llm_perf_opt.metrics.families import family_of
 from llm_perf_opt.regions.budget import affordable
 from llm_perf_opt.regions.columns import Int64s
+from llm_perf_opt.regions.copy_work import MemoryWork
 from llm_perf_opt.regions.kernel_rows import KernelRows, rows_per_region
-from llm_perf_opt.regions.model import KernelRecord, MemoryWork, NCUProfileRegion, RegionStats, Scope, ScopeTotals
+from llm_perf_opt.regions.model import KernelRecord, NCUProfileRegion, RegionStats, Scope, ScopeTotals
 from llm_perf_opt.regions.patterns import RegionFilter
 from llm_perf_opt.regions.ranking import with_parents
 from llm_perf_opt.regions.rollup import GpuWork, RolledUp

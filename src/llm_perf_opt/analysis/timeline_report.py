@@ -27,10 +27,11 @@ from llm_perf_opt.diagnosis import Diagnosis, diagnose
 from llm_perf_opt.regions.attribution import Attribution
 from llm_perf_opt.regions.blocks import taken
 from llm_perf_opt.regions.columns import UNKNOWN, Bools, CounterSet, Int32s, Int64s, Ranges, Timeline, Work
+from llm_perf_opt.regions.copy_work import MemoryWork
 from llm_perf_opt.regions.distinct import distinct
 from llm_perf_opt.regions.intervals import union_by_group
 from llm_perf_opt.regions.merged_work import merge_all
-from llm_perf_opt.regions.model import Coverage, MemoryWork, NCUProfileRegion, Scope, ScopeTotals
+from llm_perf_opt.regions.model import Coverage, NCUProfileRegion, Scope, ScopeTotals
 from llm_perf_opt.regions.names import short_kernel_name
 from llm_perf_opt.regions.patterns import NameFilter, RegionFilter
 from llm_perf_opt.regions.prepared import find_regions

@@ -12,7 +12,7 @@ RULE = Rule(
     seen="Gaps of a process during most of which another process runs work on the same GPU, and the two hardly ever run at once.",
     words=Words(
         because="the GPU works for another process for {time} of {now} ({what})",
-        action="judge the processes together: the GPU is busy. Make their kernels faster, give each a GPU of its own, or let small kernels run side by side (MPS)",
+        action="look at the processes together, the GPU is busy: make their kernels faster, give each a GPU of its own, or let small kernels run side by side (MPS)",
         looks=True,
     ),
     find=idle_of("gpu.shared"),

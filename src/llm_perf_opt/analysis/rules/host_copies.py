@@ -11,7 +11,7 @@ from llm_perf_opt.analysis.verdicts.findings import Found
 from llm_perf_opt.analysis.verdicts.times import overlap_scale
 from llm_perf_opt.metrics.families import HOST_COPY, MIGRATION
 from llm_perf_opt.metrics.quantity import nanoseconds, shown
-from llm_perf_opt.regions.model import MemoryWork
+from llm_perf_opt.regions.copy_work import MemoryWork
 
 _LINK = 50e9  # B/s that pinned memory reaches over PCIe 5 with 16 lanes
 _OTHER_LINKS = (25e9, 55e9)  # over PCIe 4, and at the best
