@@ -7,6 +7,7 @@ have the length of a launch, unless the host had waited for the GPU, or the work
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import cached_property
 from typing import Any
@@ -42,6 +43,7 @@ CAUSES = (
     "wait",
     "shared",
     "output",
+    "pages",
 )
 _CODE = {cause: number for number, cause in enumerate(CAUSES)}
 NAMED = 100_000  # ns: gaps from here on are given a name
@@ -52,6 +54,7 @@ _REPEATED = 3  # long gaps before attention: one or two are its first use
 _BEGUN = 100  # the part of its kernels with which a program that has no ranges has begun its work
 _QUIET = 4  # of the last gap, the part in which something may begin and end though the recording was cut off there
 _TURNS = 0.3  # of their work, up to which two processes that take turns on a GPU overlap
+_MIGRATION = re.compile(r"\[memcpy Unified ")
 _MOST_EVENTS = 200_000  # that cover a gap: the shortest, which tell most
 
 
@@ -209,6 +212,9 @@ class _Finder:
             theirs = 2 * self.others.within(self.start, self.end) >= self.length
             cause[theirs] = _CODE["shared"]
             called[theirs[named]] = UNKNOWN
+        behind = distinct(self.next_name).tolist()
+        pages = [n for n in behind if n != UNKNOWN and _MIGRATION.match(self.timeline.strings[n])]
+        cause[np.isin(self.next_name, pages)] = _CODE["pages"]  # which nobody launched
         cause[self._inside(warmup)] = _CODE["warmup"]
 
         choices = [over.reads_input, called != UNKNOWN, over.code != UNKNOWN]
