@@ -209,7 +209,8 @@ class _Finder:
         new[(new == _CODE["python"]) & over.writes] = _CODE["output"]
         cause[named] = new
         if self.others is not None:
-            theirs = 2 * self.others.within(self.start, self.end) >= self.length
+            since = np.clip(self.launched, self.start, self.end)  # before, it is the host that is waited for
+            theirs = 2 * self.others.within(since, self.end) >= self.length
             cause[theirs] = _CODE["shared"]
             called[theirs[named]] = UNKNOWN
         behind = distinct(self.next_name).tolist()

@@ -83,7 +83,7 @@ def code_kind(name: str) -> str:
     Of a call of the operating system also `write`.
     """
     start = name[:300]
-    if start.endswith("()"):
-        return next((kind for kind, pattern in _SYSTEM if pattern.fullmatch(start)), "")
+    if start.endswith("()") and (of_system := [kind for kind, pattern in _SYSTEM if pattern.fullmatch(start)]):
+        return of_system[0]
     found = ((_INPUT, "data"), (_COMPILES, "compile"), (_PLANS, "plan"), (_WAITS, "wait"))
     return next((kind for pattern, kind in found if pattern.search(start)), "")

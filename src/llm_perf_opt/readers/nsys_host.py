@@ -79,7 +79,8 @@ def with_system_calls(export: Export, host: HostEvents, launching: Int64s, threa
     rows = export.columns(OSRT, wanted)
     texts = export.texts(set(distinct(rows["name"]).tolist()))
     telling = [number for number, text in texts.items() if code_kind(f"{text}()")]
-    chosen = np.flatnonzero(is_one_of(rows["name"], telling) & np.isin(rows["tid"], launching))
+    possible = (rows["end"] >= rows["start"]) & (np.abs(rows["start"]) < _LATEST) & (np.abs(rows["end"]) < _LATEST)
+    chosen = np.flatnonzero(possible & is_one_of(rows["name"], telling) & np.isin(rows["tid"], launching))
     chosen = chosen[np.lexsort((rows["start"][chosen], rows["tid"][chosen]))]
     start, end, tid, name = (rows[key][chosen] for key in ("start", "end", "tid", "name"))
     if not len(start):

@@ -10,7 +10,7 @@ from llm_perf_opt.regions.distinct import distinct
 _KERNELS = re.compile(r"\bat::|\bc10::|torch|^triton_(poi|red|per|tem|for|spl)_")
 _OTHERS = re.compile(r"^(loop|input|gemm)_\w*fusion|^wrapped_|^(void )?(tensorflow|Eigen)::|^\w*(cudf|ggml)\w*::")
 _PROGRAMS = re.compile(
-    r"python|torch|pt_|vllm|sglang|ray|tgi|text-generation|lmdeploy|ipykernel|jupyter|accelerate", re.I
+    r"python|torch|^pt_|vllm|sglang|^ray(::|$)|text-generation|lmdeploy|ipykernel|jupyter|accelerate", re.I
 )
 
 

@@ -120,10 +120,12 @@ def _above(
     lost = of.roofed.recoverable_ns * free
     longest, kinds = _longest(of.roofed, families, lost), launches.kinds
     rule, first = rule_of(longest), kinds[longest[0]]
-    if rule == verdict_rules().kernel_fixes["other"]:  # however little they do
-        lost = np.minimum(lost, np.maximum(launches.time_ns - _SHORTEST * launches.calls, 0) * free)
     # From kernels that reach the roof to those that come near it.
     least = np.nan_to_num(np.maximum(launches.time_ns - of.roofed.at_roof_ns / _REACHED, 0.0)) * free
+    if rule == verdict_rules().kernel_fixes["other"]:  # however little they do
+        most = np.maximum(launches.time_ns - _SHORTEST * launches.calls, 0) * free
+        part = np.minimum(most / np.maximum(lost, 1.0), 1.0)
+        lost, least = lost * part, least * part
     recoverable, low = (
         nanoseconds(float(one[spoken].sum())) * overlap_scale(of.split) for one in (lost, np.minimum(least, lost))
     )
