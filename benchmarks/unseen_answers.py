@@ -1,12 +1,12 @@
 """What reports answer about recordings that nobody tuned for. One table: right, unsure, wrong, none.
 
-    python benchmarks/unseen_answers.py [--shared DIR] [--packages DIR] [--round 1..8, 11, 12] [--only TEXT]
+    python benchmarks/unseen_answers.py [--shared DIR] [--packages DIR] [--round 1..8, 11..13] [--only TEXT]
 
 `unseen/printed_kernels.toml` has kernels as ncu printed them for other people; `unseen/parts.toml` parts of public
 recordings (`recording_parts.py`); `unseen/packages.toml` whole recordings that lie in source distributions of packages,
 below `--packages` once they are unpacked there; `unseen/simulated.toml` programs on paper (`simulated_programs.py`),
-`unseen/simulated_two.toml` more of them, by someone else (`simulated_programs_two.py`), `unseen/paper.toml` and
-`unseen/paper_two.toml` those of programs that are not PyTorch's (`paper_programs.py`, `paper_programs_two.py`), with
+`unseen/simulated_two.toml` more of them, by someone else (`simulated_programs_two.py`), `unseen/paper.toml`,
+`unseen/paper_two.toml` and `unseen/paper_three.toml` programs that are not PyTorch's (`paper_programs.py` and the like), with
 kernels in `unseen/paper_kernels.toml` and `unseen/paper_kernels_two.toml`. The truth of each was written down from the numbers, or by scripts of their own over
 the file, before the product was asked; what a round got wrong was mended by its mechanism, and only then the next round
 was asked. `first_look` is what came out when a case was asked for the first time. Recordings that are
@@ -30,6 +30,7 @@ from typing import Any
 from attrs import define
 
 import paper_programs
+import paper_programs_three
 import paper_programs_two
 import simulated_programs
 import simulated_programs_two
@@ -47,8 +48,8 @@ ROOT = HERE.parent
 SHARED = ROOT.parent / "shared" / "data"
 RESULTS = HERE / "results"
 PACKAGES = SHARED / "packages"
-ROUNDS = (1, 2, 3, 4, 5, 6, 7, 8, 11, 12)
-PROGRAMS = ("simulated", "simulated_two", "paper", "paper_two")  # files that describe programs
+ROUNDS = (1, 2, 3, 4, 5, 6, 7, 8, 11, 12, 13)
+PROGRAMS = ("simulated", "simulated_two", "paper", "paper_two", "paper_three")  # files that describe programs
 KINDS = {  # by the key that only entries of that kind have
     "kernel": "kernels that ncu printed",
     "part": "parts of recordings",
@@ -108,7 +109,7 @@ def recordings(one: Unseen, shared: Path, packages: Path, folder: Path) -> list[
         return [printed(one.source, folder / "printed.csv")]
     if "program" in one.source:
         program = one.source["program"]
-        for programs in (paper_programs, paper_programs_two):
+        for programs in (paper_programs, paper_programs_two, paper_programs_three):
             if program in programs.PROGRAMS:
                 return programs.simulate(program, folder)
         simulated = simulated_programs if program in simulated_programs.PROGRAMS else simulated_programs_two
@@ -247,7 +248,7 @@ def _page(head: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str:
         "kernels of the first two rounds had been mended. Whole recordings lie in source distributions of packages, found for the "
         "fourth round; simulated programs were written for it, and those of the fifth and sixth each once the faults of the one before had been mended. "
         "The programs of the seventh and eighth are by someone who had not built the product, and had not seen its rules; "
-        "so are those of the eleventh and the twelfth, of programs that are not PyTorch's, which were read sentence by "
+        "so are those of the eleventh and the twelfth (not of the thirteenth), of programs that are not PyTorch's, which were read sentence by "
         "sentence: a kernel that was called something else, or advice for PyTorch, counted as wrong.",
         "",
         "| recording | round | first look | now | said: stage, verdict, first fix | an expert says | because |",

@@ -17,6 +17,7 @@ from llm_perf_opt.report.markdown import render_markdown
 from llm_perf_opt.report.view import view_of
 from paper_nsys import Paper, Thread
 from paper_programs import simulate
+from paper_programs_three import simulate as simulate_more
 
 pytestmark = pytest.mark.process
 
@@ -171,3 +172,24 @@ def test_no_kernel_can_take_no_time(tmp_path: Path) -> None:
     tiny = next(one for one in unseen_answers.unseen() if one.case.name == "one block of 32 threads")
     answer = report_of(unseen_answers.printed(tiny.source, tmp_path / "tiny.csv")).answer
     assert answer.fixes[0].gain_ns == pytest.approx(600)
+
+
+def test_pages_that_are_prefetched_are_not_waited_for(tmp_path: Path) -> None:
+    answer = report_of(*simulate_more("prefetched_memory", tmp_path)).answer
+    assert (answer.verdict, answer.fixes) == ("gpu", [])
+
+
+def test_the_host_does_not_wait_for_copies_within_the_gpu(tmp_path: Path) -> None:
+    """Gaps begin while it is in the call of the next copy; that is no synchronisation."""
+    answer = report_of(*simulate_more("many_small_moves", tmp_path)).answer
+    assert (answer.verdict, answer.fixes[0].rule) == ("launch", "launch.graph")
+
+
+def test_code_that_is_loaded_in_every_step_is_no_warm_up(tmp_path: Path) -> None:
+    answer = report_of(*simulate_more("module_in_the_loop", tmp_path)).answer
+    assert answer.do_first.startswith("Load or compile code once and keep it")
+
+
+def test_gpus_that_take_turns_should_work_at_once(tmp_path: Path) -> None:
+    answer = report_of(*simulate_more("layers_over_four_gpus", tmp_path)).answer
+    assert answer.do_first.startswith("Let the GPUs work at the same time")

@@ -54,7 +54,8 @@ _REPEATED = 3  # long gaps before attention: one or two are its first use
 _BEGUN = 100  # the part of its kernels with which a program that has no ranges has begun its work
 _QUIET = 4  # of the last gap, the part in which something may begin and end though the recording was cut off there
 _TURNS = 0.3  # of their work, up to which two processes that take turns on a GPU overlap
-_MIGRATION = re.compile(r"\[memcpy Unified ")
+_MIGRATION = re.compile(r"\[memcpy Unified [^,]*$")
+_ON_GPU = re.compile(r"device-to-device|dtod|memset", re.IGNORECASE)  # the host does not wait for such copies
 _MOST_EVENTS = 200_000  # that cover a gap: the shortest, which tell most
 
 
@@ -189,6 +190,7 @@ class _Finder:
         new[over.compiles] = _CODE["module"]
         new[over.reads_input] = _CODE["data"]
         new[self._is_ahead(named)] = _CODE["gpu"]
+        new[(by_call == "other") & (new == _CODE["unseen"])] = _CODE["python"]
         for one in ("sync", "alloc", "module", "copy"):
             new[(by_call == one) & ~over.reads_input] = _CODE[one]
         new[(by_call == "launch") & long] = _CODE["module"]  # a launch takes that long when its code is loaded
@@ -298,6 +300,10 @@ class _Finder:
         """For moments, the call in which a thread waited for the GPU then."""
         host = self.timeline.host
         waiting = np.flatnonzero(self.own & (host.kind == CALL) & np.isin(call, WAITING_CALLS))
+        copies, strings = self.timeline.copies, self.timeline.strings
+        names = [n for n in distinct(copies.name).tolist() if n != UNKNOWN and _ON_GPU.search(strings[n])]
+        asked = copies.host_time[np.isin(copies.name, names) & (copies.host_time != UNKNOWN)]
+        waiting = waiting[(call[waiting] == "sync") | ~np.isin(host.start[waiting], asked)]
         return _open_at(host.start, host.end, waiting)
 
     def _filled(self, gaps: Int64s, chosen: Bools) -> Bools:

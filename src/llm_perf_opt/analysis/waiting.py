@@ -36,6 +36,7 @@ SIZES = (10_000_000, 1_000_000, NAMED, 0)  # ns, of gaps
 _OFTEN, _FEWEST = 0.5, 3  # of the steady instances, and of gaps, from which on compiling is no warm-up
 _NAMED_BY_WHAT = [CAUSES.index(cause) for cause in ("sync", "alloc", "module", "copy", "data")]  # not by a range
 
+_LOADED, _MANY = 3, 20  # times each kernel, and gaps, from which on loading code is no first use
 _FIRST_USE = ("module", "startup")
 _MOSTLY = 0.5  # of a whole recording, from which on its first uses are what there is to tell of it
 _PYTHON, _THREAD, _UNSEEN, _WARMUP = (CAUSES.index(cause) for cause in ("python", "thread", "unseen", "warmup"))
@@ -125,9 +126,12 @@ class Waiting:
                 windows = BusyTime.of(ranges.start[which], ranges.end[which])
                 each = ranges.start[which], ranges.end[which]
             one_by_one = Windows.of(*each)
-            idle = _compiled_again(self._idle(sums, windows, one_by_one, number), len(which))
+            kernels = self._timeline.kernels
+            different = len(distinct(kernels.name[kernels.process == process]))
+            idle = _compiled_again(self._idle(sums, windows, one_by_one, number), len(which), different)
             if number in self._attribution.table.whole and (once := _only_once(idle, windows)):
-                idle = _compiled_again(self._idle(sums, windows, one_by_one, number, without=once), len(which))
+                idle = self._idle(sums, windows, one_by_one, number, without=once)
+                idle = _compiled_again(idle, len(which), different)
             found.append(idle)
         return idle_together(found) if found else None
 
@@ -333,10 +337,15 @@ def _only_once(idle: IdleTime, windows: BusyTime) -> list[str]:
     return [CAUSES[_WARMUP], *once] if 0 < time < _MOSTLY * windows.total else []
 
 
-def _compiled_again(idle: IdleTime, instances: int) -> IdleTime:
-    """What is compiled in every other steady instance, or more often, is no warm-up."""
+def _compiled_again(idle: IdleTime, instances: int, kernels: int) -> IdleTime:
+    """What is compiled in every other steady instance, or more often, is no warm-up.
+
+    Nor is loading code more often than there are different `kernels` to load.
+    """
+    loads = max(_LOADED * kernels, _MANY)
     again = [
-        one.cause == "module" and code_kind(one.what) == "compile" and one.gaps >= max(_OFTEN * instances, _FEWEST)
+        one.cause == "module"
+        and (one.gaps >= (max(_OFTEN * instances, _FEWEST) if code_kind(one.what) == "compile" else loads))
         for one in idle.causes
     ]
     if not any(again):

@@ -17,7 +17,7 @@ _CALLS = (
     (
         "module",
         re.compile(
-            r"(Module|Library)(Load|Unload|Get)|KernelGet|KernelSet|FuncGet|FuncSet|GetFuncBySymbol|GraphInstantiate|cuInit|ProcAddress|CtxCreate|PrimaryCtx|StreamCreate|SetDevice"
+            r"(Module|Library)(Load|Unload|Get)|cuLink|KernelGet|KernelSet|FuncGet|FuncSet|GetFuncBySymbol|GraphInstantiate|cuInit|ProcAddress|CtxCreate|PrimaryCtx|StreamCreate|SetDevice"
         ),
     ),
 )

@@ -54,7 +54,7 @@ class Table:
 
 TABLES: Mapping[str, Table] = {
     KERNELS: Table((*_WORK, *AXES, "staticSharedMemory", "dynamicSharedMemory"), names=KERNEL_NAMES, is_event=True),
-    MEMCPY: Table((*_WORK, "bytes", "copyKind", "srcKind", "dstKind"), is_event=True),
+    MEMCPY: Table((*_WORK, "bytes", "copyKind", "srcKind", "dstKind", "migrationCause"), is_event=True),
     MEMSET: Table((*_WORK, "bytes", "copyKind"), is_event=True),
     GRAPHS: Table(_WORK, is_event=True),
     RUNTIME: Table(("start", "end", "globalTid", "correlationId"), names=("nameId",), is_event=True),

@@ -8,7 +8,9 @@ from llm_perf_opt.regions.columns import UNKNOWN, Timeline
 from llm_perf_opt.regions.distinct import distinct
 
 _KERNELS = re.compile(r"\bat::|\bc10::|torch|^triton_(poi|red|per|tem|for|spl)_")
-_OTHERS = re.compile(r"^(loop|input|gemm)_\w*fusion|^wrapped_|^(void )?(tensorflow|Eigen)::|^\w*(cudf|ggml)\w*::")
+_OTHERS = re.compile(
+    r"^(loop|input|gemm)_\w*fusion|^wrapped_|^cudapy::|^cupy_|^(void )?(tensorflow|Eigen)::|^\w*(cudf|ggml)\w*::"
+)
 _PROGRAMS = re.compile(
     r"python|torch|^pt_|vllm|sglang|^ray(::|$)|text-generation|lmdeploy|ipykernel|jupyter|accelerate", re.I
 )

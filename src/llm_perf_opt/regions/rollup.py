@@ -142,7 +142,8 @@ def roll_up(timeline: Timeline, attribution: Attribution, selection: Selection) 
 # copies between GPUs go over a link, too.
 _HOST_COPY = re.compile(r"host-to-device|device-to-host|htod|dtoh|peer-to-peer|ptop", re.IGNORECASE)
 _PEER_COPY = re.compile(r"peer-to-peer|ptop", re.IGNORECASE)
-_MIGRATION = re.compile(r"memcpy unified ", re.IGNORECASE)
+_UNIFIED = re.compile(r"memcpy unified ", re.IGNORECASE)
+_MIGRATION = re.compile(r"memcpy unified [^,]*$", re.IGNORECASE)  # not those that were prefetched
 _UPLOAD = re.compile(r"host-to-device|htod", re.IGNORECASE)
 _DEVICE_COPY = re.compile(r"device-to-device|dtod", re.IGNORECASE)
 
@@ -158,7 +159,8 @@ def copies_by_kind(timeline: Timeline, selection: Selection) -> dict[str, Int64s
     kinds |= {"peers": _PEER_COPY, "migrations": _MIGRATION}
     found = {kind: _copies_called(pattern, timeline, selection) for kind, pattern in kinds.items()}
     between, pageable = found["host_copies"], timeline.copies.pageable
-    between = between[~np.isin(between, np.append(found["peers"], found["migrations"]))]  # nobody pins those
+    unified = _copies_called(_UNIFIED, timeline, selection)
+    between = between[~np.isin(between, np.append(found["peers"], unified))]  # nobody pins those
     found["pageable"] = between[:0] if pageable is None else between[pageable[between]]
     found["pinned"] = between[:0] if pageable is None else between[~pageable[between]]
     return found

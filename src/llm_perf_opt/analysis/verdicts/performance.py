@@ -435,9 +435,9 @@ def _with_turns(found: Verdict, split: TimeSplit, gpus: int, times_ns: Mapping[i
     parts = ", ".join(f"GPU {gpu} for {min(times_ns[gpu] / wall, 1.0):.0%}" for gpu in sorted(order)[:_GPUS_NAMED])
     text = f"{text}: {parts} of the time."
     least, most = order[0], order[-1]
-    if times_ns[least] > _UNEVEN * times_ns[most]:
-        return evolve(found, text=text)
-    advice = f"Give the GPUs the same work: GPU {least} waits while GPU {most} computes."
+    advice = "Let the GPUs work at the same time: several batches on their way, or a part of each layer on every GPU."
+    if times_ns[least] <= _UNEVEN * times_ns[most]:
+        advice = f"Give the GPUs the same work: GPU {least} waits while GPU {most} computes."
     return evolve(found, text=text, advice=advice, next_step="")
 
 
