@@ -69,6 +69,7 @@ class Waiting:
         self._gpu_steps = GpuSteps(self._timeline, warmth.lifted, self._sums.gaps)
         self._launches: list[LaunchTable] = []  # one, once somebody has asked; views share it
         # What was asked already, by processes, for scopes of the same ones.
+        self._different: dict[int, int] = {}
         self._steady: dict[tuple[_Processes, str], list[tuple[int, Int64s]]] = {}
         self._found: dict[tuple[_Processes, str, bool], IdleTime | None] = {}
 
@@ -126,8 +127,7 @@ class Waiting:
                 windows = BusyTime.of(ranges.start[which], ranges.end[which])
                 each = ranges.start[which], ranges.end[which]
             one_by_one = Windows.of(*each)
-            kernels = self._timeline.kernels
-            different = len(distinct(kernels.name[kernels.process == process]))
+            different = self._different_kernels(process)
             idle = _compiled_again(self._idle(sums, windows, one_by_one, number), len(which), different)
             if number in self._attribution.table.whole and (once := _only_once(idle, windows)):
                 idle = self._idle(sums, windows, one_by_one, number, without=once)
@@ -166,7 +166,15 @@ class Waiting:
         """May it be a program of PyTorch?"""
         return may_be_torch(self._timeline)
 
-    @property
+    def _different_kernels(self, process: int) -> int:
+        if process not in self._different:
+            kernels = self._timeline.kernels
+            alone = len(self._timeline.processes) == 1
+            names = kernels.name if alone else kernels.name[kernels.process == process]
+            self._different[process] = len(distinct(names))
+        return self._different[process]
+
+    @cached_property
     def gpu_times(self) -> dict[int, int]:
         """How long each GPU ran kernels, ns."""
         kernels = self._timeline.kernels
