@@ -45,7 +45,7 @@ RESULTS = HERE / "results"
 _WORK = ("start", "end", "deviceId", "correlationId", "globalPid", "graphNodeId")
 FETCHED = {
     KERNELS: (*_WORK, "demangledName"),
-    "CUPTI_ACTIVITY_KIND_MEMCPY": (*_WORK, "bytes", "copyKind", "srcKind", "dstKind"),
+    "CUPTI_ACTIVITY_KIND_MEMCPY": (*_WORK, "bytes", "copyKind", "srcKind", "dstKind", "migrationCause"),
     "CUPTI_ACTIVITY_KIND_MEMSET": (*_WORK, "bytes"),
     RUNTIME: ("start", "end", "globalTid", "correlationId", "nameId"),
     "NVTX_EVENTS": ("start", "end", "eventType", "globalTid", "domainId", "text", "textId"),

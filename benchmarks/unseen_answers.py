@@ -1,11 +1,13 @@
 """What reports answer about recordings that nobody tuned for. One table: right, unsure, wrong, none.
 
-    python benchmarks/unseen_answers.py [--shared DIR] [--packages DIR] [--round 1..8] [--only TEXT]
+    python benchmarks/unseen_answers.py [--shared DIR] [--packages DIR] [--round 1..8, 11..13] [--only TEXT]
 
 `unseen/printed_kernels.toml` has kernels as ncu printed them for other people; `unseen/parts.toml` parts of public
 recordings (`recording_parts.py`); `unseen/packages.toml` whole recordings that lie in source distributions of packages,
 below `--packages` once they are unpacked there; `unseen/simulated.toml` programs on paper (`simulated_programs.py`),
-`unseen/simulated_two.toml` more of them, by someone else (`simulated_programs_two.py`). The truth of each was written down from the numbers, or by scripts of their own over
+`unseen/simulated_two.toml` more of them, by someone else (`simulated_programs_two.py`), `unseen/paper.toml`,
+`unseen/paper_two.toml` and `unseen/paper_three.toml` programs that are not PyTorch's (`paper_programs.py` and the like), with
+kernels in `unseen/paper_kernels.toml` and `unseen/paper_kernels_two.toml`. The truth of each was written down from the numbers, or by scripts of their own over
 the file, before the product was asked; what a round got wrong was mended by its mechanism, and only then the next round
 was asked. `first_look` is what came out when a case was asked for the first time. Recordings that are
 not there are left out. Results go to benchmarks/results/unseen-answers.{json,md}.
@@ -27,6 +29,9 @@ from typing import Any
 
 from attrs import define
 
+import paper_programs
+import paper_programs_three
+import paper_programs_two
 import simulated_programs
 import simulated_programs_two
 from answers import NONE, Case, rate
@@ -43,7 +48,8 @@ ROOT = HERE.parent
 SHARED = ROOT.parent / "shared" / "data"
 RESULTS = HERE / "results"
 PACKAGES = SHARED / "packages"
-ROUNDS = (1, 2, 3, 4, 5, 6, 7, 8)
+ROUNDS = (1, 2, 3, 4, 5, 6, 7, 8, 11, 12, 13)
+PROGRAMS = ("simulated", "simulated_two", "paper", "paper_two", "paper_three")  # files that describe programs
 KINDS = {  # by the key that only entries of that kind have
     "kernel": "kernels that ncu printed",
     "part": "parts of recordings",
@@ -63,7 +69,7 @@ CYCLES = ("Elapsed Cycles", "SM Active Cycles")
 COLUMNS = (
     *("ID", "Process ID", "Process Name", "Host Name", "Kernel Name", "Context", "Stream", "Block Size", "Grid Size"),
     *("Device", "CC", "Section Name", "Metric Name", "Metric Unit", "Metric Value"),
-    *("Rule Name", "Rule Type", "Rule Description"),
+    *("Rule Name", "Rule Type", "Rule Description", "Estimated Speedup"),
 )
 
 
@@ -78,11 +84,11 @@ class Unseen:
 
 
 def unseen() -> Iterator[Unseen]:
-    for entry in _entries("printed_kernels"):
+    for entry in (*_entries("printed_kernels"), *_entries("paper_kernels"), *_entries("paper_kernels_two")):
         yield _unseen({"files": "", "stage": "*", **entry})
     for entry in _entries("parts"):
         yield _unseen({"shared": True, **entry})
-    for entry in (*_entries("packages"), *_entries("simulated"), *_entries("simulated_two")):
+    for entry in (*_entries("packages"), *(entry for name in PROGRAMS for entry in _entries(name))):
         yield _unseen({"files": "", **entry})
 
 
@@ -103,8 +109,11 @@ def recordings(one: Unseen, shared: Path, packages: Path, folder: Path) -> list[
         return [printed(one.source, folder / "printed.csv")]
     if "program" in one.source:
         program = one.source["program"]
-        programs = simulated_programs if program in simulated_programs.PROGRAMS else simulated_programs_two
-        return programs.simulate(program, one.source["form"], folder)
+        for programs in (paper_programs, paper_programs_two, paper_programs_three):
+            if program in programs.PROGRAMS:
+                return programs.simulate(program, folder)
+        simulated = simulated_programs if program in simulated_programs.PROGRAMS else simulated_programs_two
+        return simulated.simulate(program, one.source["form"], folder)
     if "package" in one.source:
         path = packages / one.source["path"]
         found = path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() == one.source["sha256"]
@@ -116,29 +125,33 @@ def recordings(one: Unseen, shared: Path, packages: Path, folder: Path) -> list[
 
 
 def printed(entry: Mapping[str, Any], path: Path) -> Path:
-    """What ncu printed of a kernel, as its page `details` has it."""
-    shape = {"Block Size": entry.get("block", ""), "Grid Size": entry.get("grid", "")}
-    sizes = {name: f"({', '.join(map(str, value))})" if value else "" for name, value in shape.items()}
-    same = {"ID": "0", "Process ID": "1", "Kernel Name": entry["kernel"], "Context": "1", "Stream": "7", "Device": "0"}
-    section = "Command line profiler metrics" if "metrics" in entry else "GPU Speed Of Light Throughput"
-    rows = [(name, unit, value) for name, unit, value in entry.get("metrics", ())]
-    if "duration" in entry:
-        value, unit = entry["duration"].split()
-        rows.append(("Duration", unit, value))
-    rows += [(name, "%", str(one)) for name, one in zip(SOL, entry.get("sol", ()), strict=False) if one >= 0]
-    rows += [(name, "cycle", str(one)) for name, one in zip(CYCLES, entry.get("cycles", ()), strict=False)]
+    """What ncu printed of a kernel, or of several (`also`), as its page `details` has it."""
     with path.open("w", encoding="utf-8", newline="") as file:
         table = csv.DictWriter(file, COLUMNS, restval="", quoting=csv.QUOTE_ALL)
         table.writeheader()
-        for name, unit, value in rows:
-            told = {"Section Name": section, "Metric Name": name}
-            table.writerow(
-                {**same, **sizes, "CC": entry.get("cc", ""), **told, "Metric Unit": unit, "Metric Value": value}
-            )
-        if "rule" in entry:
-            rule = {"Section Name": "SpeedOfLight", "Rule Name": "SOLBottleneck", "Rule Type": "OPT"}
-            table.writerow({**same, **sizes, "CC": entry.get("cc", ""), **rule, "Rule Description": entry["rule"]})
+        for number, kernel in enumerate((entry, *entry.get("also", ()))):
+            table.writerows(_lines(kernel, number, entry.get("cc", "")))
     return path
+
+
+def _lines(entry: Mapping[str, Any], number: int, capability: str) -> Iterator[dict[str, str]]:
+    shape = {"Block Size": entry.get("block", ""), "Grid Size": entry.get("grid", "")}
+    sizes = {name: f"({', '.join(map(str, value))})" if value else "" for name, value in shape.items()}
+    same = {"ID": str(number), "Process ID": "1", "Kernel Name": entry["kernel"], "Context": "1", "Stream": "7"}
+    same |= {"Device": "0", "CC": capability, **sizes}
+    section = "Command line profiler metrics" if "metrics" in entry else "GPU Speed Of Light Throughput"
+    rows = [(section, name, unit, value) for name, unit, value in entry.get("metrics", ())]
+    if "duration" in entry:
+        value, unit = entry["duration"].split()
+        rows.append((section, "Duration", unit, value))
+    rows += [(section, name, "%", str(one)) for name, one in zip(SOL, entry.get("sol", ()), strict=False) if one >= 0]
+    rows += [(section, name, "cycle", str(one)) for name, one in zip(CYCLES, entry.get("cycles", ()), strict=False)]
+    for own, name, unit, value in (*rows, *entry.get("more", ())):
+        yield {**same, "Section Name": own, "Metric Name": name, "Metric Unit": unit, "Metric Value": value}
+    rules = [("SpeedOfLight", "SOLBottleneck", "OPT", entry["rule"])] if "rule" in entry else []
+    for own, name, kind, text, *speedup in (*rules, *entry.get("rules", ())):
+        rule = {"Rule Name": name, "Rule Type": kind, "Rule Description": text}
+        yield {**same, "Section Name": own, **rule, "Estimated Speedup": speedup[0] if speedup else ""}
 
 
 def ask(one: Unseen, paths: Sequence[Path]) -> dict[str, Any]:
@@ -150,11 +163,14 @@ def ask(one: Unseen, paths: Sequence[Path]) -> dict[str, Any]:
     own = [fix.rule for fix in answer.fixes if fix.stage == answer.stage]
     said = {"stage": answer.stage, "verdict": answer.verdict, "first": own[0] if own else NONE, "why": answer.why}
     case = one.case
+    outcome = rate(case, answer) if answer.stage else "none" if not one.source.get("nothing") else "right"
+    if any(word in str(answer) for word in one.source.get("never", ())):
+        outcome = "wrong"
     return {
         "name": case.name,
         "round": one.round,
         "kind": next(kind for key, kind in KINDS.items() if key in one.source),
-        "outcome": rate(case, answer) if answer.stage else "none",
+        "outcome": outcome,
         "first_look": one.first_look,
         "said": said,
         "expected": {"stage": case.stage, "verdict": case.verdict, "first": case.first, "reason": case.reason},
@@ -231,7 +247,9 @@ def _page(head: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str:
         "third were found after that. Parts are of recordings whose whole the answer suite has; they were asked once the "
         "kernels of the first two rounds had been mended. Whole recordings lie in source distributions of packages, found for the "
         "fourth round; simulated programs were written for it, and those of the fifth and sixth each once the faults of the one before had been mended. "
-        "The programs of the seventh and eighth are by someone who had not built the product, and had not seen its rules.",
+        "The programs of the seventh and eighth are by someone who had not built the product, and had not seen its rules; "
+        "so are those of the eleventh and the twelfth (not of the thirteenth), of programs that are not PyTorch's, which were read sentence by "
+        "sentence: a kernel that was called something else, or advice for PyTorch, counted as wrong.",
         "",
         "| recording | round | first look | now | said: stage, verdict, first fix | an expert says | because |",
         "|---|---|---|---|---|---|---|",

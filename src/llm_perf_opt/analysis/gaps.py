@@ -7,6 +7,7 @@ have the length of a launch, unless the host had waited for the GPU, or the work
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import cached_property
 from typing import Any
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 from llm_perf_opt.metrics.families import family_of
 from llm_perf_opt.metrics.host_calls import WAITING_CALLS, call_kind, code_kind
 from llm_perf_opt.regions.blocks import blocks
-from llm_perf_opt.regions.columns import CALL, PYTHON, UNKNOWN, Bools, Int32s, Int64s, Timeline
+from llm_perf_opt.regions.columns import CALL, PYTHON, SYSTEM, UNKNOWN, Bools, Int32s, Int64s, Timeline
 from llm_perf_opt.regions.distinct import distinct
 from llm_perf_opt.regions.intervals import BusyTime
 from llm_perf_opt.regions.merged_work import merged_work
@@ -40,6 +41,9 @@ CAUSES = (
     "startup",
     "warmup",
     "wait",
+    "shared",
+    "output",
+    "pages",
 )
 _CODE = {cause: number for number, cause in enumerate(CAUSES)}
 NAMED = 100_000  # ns: gaps from here on are given a name
@@ -50,6 +54,9 @@ _REPEATED = 3  # long gaps before attention: one or two are its first use
 _BEGUN = 100  # the part of its kernels with which a program that has no ranges has begun its work
 _QUIET = 4  # of the last gap, the part in which something may begin and end though the recording was cut off there
 _NEVER = np.iinfo(np.int64).max
+_TURNS = 0.3  # of their work, up to which two processes that take turns on a GPU overlap
+_MIGRATION = re.compile(r"\[memcpy Unified [^,]*$")
+_ON_GPU = re.compile(r"device-to-device|dtod|memset", re.IGNORECASE)  # the host does not wait for such copies
 _MOST_EVENTS = 200_000  # that cover a gap: the shortest, which tell most
 
 
@@ -127,6 +134,7 @@ class _Finder:
         self.of_others = (host.process == process) & ~launches
         mine = ranges.process == process
         self.own_ranges = mine & np.isin(ranges.thread, threads)
+        self.others = _work_of_others(timeline, process)
         self.ranges_of_others = mine & ~self.own_ranges & (ranges.thread != UNKNOWN)
 
     @cached_property
@@ -184,6 +192,7 @@ class _Finder:
         new[over.compiles] = _CODE["module"]
         new[over.reads_input] = _CODE["data"]
         new[self._is_ahead(named)] = _CODE["gpu"]
+        new[(by_call == "other") & (new == _CODE["unseen"])] = _CODE["python"]
         for one in ("sync", "alloc", "module", "copy"):
             new[(by_call == one) & ~over.reads_input] = _CODE[one]
         new[(by_call == "launch") & long] = _CODE["module"]  # a launch takes that long when its code is loaded
@@ -198,9 +207,19 @@ class _Finder:
         if self._ends_inside():
             new[-1], called[-1] = _CODE["end"], UNKNOWN
         what_the_host_does = np.isin(new, [_CODE[one] for one in ("python", "thread", "unseen")])
+        what_the_host_does |= np.append(host.kind == SYSTEM, False)[over.input]  # it reads weights, say
         new[what_the_host_does & (self.end[named] <= self._work_begins())] = _CODE["startup"]
         new[(new == _CODE["python"]) & over.waits] = _CODE["wait"]
+        new[(new == _CODE["python"]) & over.writes] = _CODE["output"]
         cause[named] = new
+        if self.others is not None:
+            since = np.clip(self.launched, self.start, self.end)  # before, it is the host that is waited for
+            theirs = 2 * self.others.within(since, self.end) >= self.length
+            cause[theirs] = _CODE["shared"]
+            called[theirs[named]] = UNKNOWN
+        behind = distinct(self.next_name).tolist()
+        pages = [n for n in behind if n != UNKNOWN and _MIGRATION.match(self.timeline.strings[n])]
+        cause[np.isin(self.next_name, pages)] = _CODE["pages"]  # which nobody launched
         cause[self._inside(warmup)] = _CODE["warmup"]
 
         choices = [over.reads_input, called != UNKNOWN, over.code != UNKNOWN]
@@ -292,6 +311,10 @@ class _Finder:
         """For moments, the call in which a thread waited for the GPU then."""
         host = self.timeline.host
         waiting = np.flatnonzero(self.own & (host.kind == CALL) & np.isin(call, WAITING_CALLS))
+        copies, strings = self.timeline.copies, self.timeline.strings
+        names = [n for n in distinct(copies.name).tolist() if n != UNKNOWN and _ON_GPU.search(strings[n])]
+        asked = copies.host_time[np.isin(copies.name, names) & (copies.host_time != UNKNOWN)]
+        waiting = waiting[(call[waiting] == "sync") | ~np.isin(host.start[waiting], asked)]
         return _open_at(host.start, host.end, waiting)
 
     def _filled(self, gaps: Int64s, chosen: Bools) -> Bools:
@@ -346,6 +369,7 @@ class _Covering:
         elsewhere_works = (events(waits) != UNKNOWN) & (self.other_thread != UNKNOWN)
         self.code[elsewhere_works] = UNKNOWN
         self.waits = np.append(waits, False)[self.code]  # UNKNOWN is the last
+        self.writes = np.append(kind == "write", False)[self.code]
         self.other_range = elsewhere()
         kind_elsewhere = np.append(kind_of_range, "")[self.other_range]
         self.input = events(~is_call & (kind == "data"))
@@ -359,6 +383,24 @@ class _Covering:
         self.compiles = (events(compiling) != UNKNOWN) | (in_ranges(kind_of_range == "compile") != UNKNOWN)
         self.compiles |= kind_elsewhere == "compile"
         self.range = np.where(input_range != UNKNOWN, input_range, in_ranges(np.ones(len(ranges), dtype=np.bool_)))
+
+
+def _work_of_others(timeline: Timeline, process: int) -> BusyTime | None:
+    """When other processes run work on the GPUs of this one, if they take turns; None where there are none.
+
+    Work of two that runs at the same time may be on GPUs of their own, which each calls by the same number.
+    """
+    if len(timeline.processes) < 2:
+        return None
+    own, theirs = [], []
+    for work in timeline.work:
+        mine = work.process == process
+        shared = ~mine & np.isin(work.device, np.unique(work.device[mine]))
+        own.append((work.start[mine], work.end[mine]))
+        theirs.append((work.start[shared], work.end[shared]))
+    busy, others = (BusyTime.of(*(np.concatenate(side) for side in zip(*one, strict=True))) for one in (own, theirs))
+    together = int(busy.within(others.starts, others.ends).sum()) if len(others.starts) else 0
+    return others if len(others.starts) and together <= _TURNS * min(busy.total, others.total) else None
 
 
 def _open_at(starts: Int64s, ends: Int64s, events: Int64s) -> Callable[[Int64s], Int64s]:

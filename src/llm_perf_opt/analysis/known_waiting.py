@@ -95,9 +95,12 @@ class KnownWaiting:
     _copies: dict[str, int] = Factory(dict)
     _launched: dict[str, list[Launched]] = Factory(dict)
     _copied: dict[str, dict[Place, float]] = Factory(dict)
+    torch: bool = True
+    gpu_times: dict[int, int] = Factory(dict)  # of one timeline: several have GPUs of the same numbers
 
     def add(self, waiting: WaitingFacts, key: str, *, early: bool, copies: bool) -> None:
         """Ask a timeline about a region. `early`: its ranges end before their work; `copies`: it copies from the host."""
+        self.torch = waiting.torch
         if (idle := waiting.idle(key, by_gpu=early)) is not None:
             self._idle[key, early] = [idle]
         if early and (side := waiting.gpu_side(key)) is not None:
@@ -111,7 +114,7 @@ class KnownWaiting:
     @staticmethod
     def together(parts: Sequence[KnownWaiting]) -> KnownWaiting:
         """Of several recordings."""
-        found = KnownWaiting()
+        found = KnownWaiting(torch=all(part.torch for part in parts))
         for part in parts:
             for at, idle in part._idle.items():
                 found._idle.setdefault(at, []).extend(idle)

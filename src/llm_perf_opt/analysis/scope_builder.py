@@ -13,8 +13,9 @@ from llm_perf_opt.diagnosis import Diagnosis, diagnose
 from llm_perf_opt.metrics.families import family_of
 from llm_perf_opt.regions.budget import affordable
 from llm_perf_opt.regions.columns import Int64s
+from llm_perf_opt.regions.copy_work import MemoryWork
 from llm_perf_opt.regions.kernel_rows import KernelRows, rows_per_region
-from llm_perf_opt.regions.model import KernelRecord, MemoryWork, NCUProfileRegion, RegionStats, Scope, ScopeTotals
+from llm_perf_opt.regions.model import KernelRecord, NCUProfileRegion, RegionStats, Scope, ScopeTotals
 from llm_perf_opt.regions.patterns import RegionFilter
 from llm_perf_opt.regions.ranking import with_parents
 from llm_perf_opt.regions.rollup import GpuWork, RolledUp
@@ -206,6 +207,11 @@ def _stats(number: int, work: GpuWork) -> RegionStats:
             host_time_ns=int(host.time[number]),
             host_bytes=int(host.bytes[number]),
             upload_bytes=int(work.uploads.bytes[number]),
+            peer_count=int(work.peers.count[number]),
+            peer_time_ns=int(work.peers.time[number]),
+            migration_count=int(work.migrations.count[number]),
+            migration_time_ns=int(work.migrations.time[number]),
+            migration_bytes=int(work.migrations.bytes[number]),
             pageable_time_ns=int(work.pageable.time[number]),
             pinned_time_ns=int(work.pinned.time[number]),
             device_count=int(device.count[number]),

@@ -28,10 +28,11 @@ from llm_perf_opt.diagnosis import Diagnosis, diagnose
 from llm_perf_opt.regions.attribution import Attribution
 from llm_perf_opt.regions.blocks import taken
 from llm_perf_opt.regions.columns import UNKNOWN, Bools, CounterSet, Int32s, Int64s, Ranges, Timeline, Work
+from llm_perf_opt.regions.copy_work import MemoryWork
 from llm_perf_opt.regions.distinct import distinct
 from llm_perf_opt.regions.intervals import union_by_group
 from llm_perf_opt.regions.merged_work import merge_all
-from llm_perf_opt.regions.model import Coverage, MemoryWork, NCUProfileRegion, Scope, ScopeTotals
+from llm_perf_opt.regions.model import Coverage, NCUProfileRegion, Scope, ScopeTotals
 from llm_perf_opt.regions.names import short_kernel_name
 from llm_perf_opt.regions.patterns import NameFilter, RegionFilter
 from llm_perf_opt.regions.prepared import find_regions
@@ -295,6 +296,9 @@ def _all_copies(timeline: Timeline, selection: Selection) -> MemoryWork:
         **summed(kinds["host_copies"], "host_"),
         **summed(kinds["device_copies"], "device_"),
         upload_bytes=summed(kinds["uploads"])["bytes"],
+        peer_count=len(kinds["peers"]),
+        peer_time_ns=summed(kinds["peers"])["time_ns"],
+        **summed(kinds["migrations"], "migration_"),
         pageable_time_ns=summed(kinds["pageable"])["time_ns"],
         pinned_time_ns=summed(kinds["pinned"])["time_ns"],
     )

@@ -49,8 +49,9 @@ from llm_perf_opt.diagnosis import Diagnosis
 from llm_perf_opt.regions.attribution import Attribution
 from llm_perf_opt.regions.columns import Int64s, Timeline
 from llm_perf_opt.regions.combine import CommonNames, Translated, combined
+from llm_perf_opt.regions.copy_work import MemoryWork
 from llm_perf_opt.regions.instances import Instances
-from llm_perf_opt.regions.model import MemoryWork, Scope, ScopeTotals
+from llm_perf_opt.regions.model import Scope, ScopeTotals
 from llm_perf_opt.regions.patterns import NameFilter, RegionFilter
 from llm_perf_opt.regions.prepared import find_regions, prepare_timeline
 from llm_perf_opt.regions.rollup import RolledUp, roll_up

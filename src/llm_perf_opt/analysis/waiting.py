@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
+from functools import cached_property
 
 import numpy as np
 from attrs import evolve
@@ -23,6 +24,8 @@ from llm_perf_opt.analysis.verdicts.launched import Launched, LaunchTable
 from llm_perf_opt.metrics.host_calls import call_kind, code_kind, is_call
 from llm_perf_opt.regions.code import Place
 from llm_perf_opt.regions.columns import UNKNOWN, Bools, Int64s
+from llm_perf_opt.regions.distinct import distinct
+from llm_perf_opt.regions.frameworks import may_be_torch
 from llm_perf_opt.regions.idle import GapSize, GpuSide, IdleCause, IdleTime
 from llm_perf_opt.regions.intervals import BusyTime
 from llm_perf_opt.regions.operator_names import is_operator
@@ -33,6 +36,7 @@ SIZES = (10_000_000, 1_000_000, NAMED, 0)  # ns, of gaps
 _OFTEN, _FEWEST = 0.5, 3  # of the steady instances, and of gaps, from which on compiling is no warm-up
 _NAMED_BY_WHAT = [CAUSES.index(cause) for cause in ("sync", "alloc", "module", "copy", "data")]  # not by a range
 
+_LOADED, _MANY = 3, 20  # times each kernel, and gaps, from which on loading code is no first use
 _FIRST_USE = ("module", "startup")
 _MOSTLY = 0.5  # of a whole recording, from which on its first uses are what there is to tell of it
 _PYTHON, _THREAD, _UNSEEN, _WARMUP = (CAUSES.index(cause) for cause in ("python", "thread", "unseen", "warmup"))
@@ -65,6 +69,7 @@ class Waiting:
         self._gpu_steps = GpuSteps(self._timeline, warmth.lifted, self._sums.gaps)
         self._launches: list[LaunchTable] = []  # one, once somebody has asked; views share it
         # What was asked already, by processes, for scopes of the same ones.
+        self._different: dict[int, int] = {}
         self._steady: dict[tuple[_Processes, str], list[tuple[int, Int64s]]] = {}
         self._found: dict[tuple[_Processes, str, bool], IdleTime | None] = {}
 
@@ -122,9 +127,11 @@ class Waiting:
                 windows = BusyTime.of(ranges.start[which], ranges.end[which])
                 each = ranges.start[which], ranges.end[which]
             one_by_one = Windows.of(*each)
-            idle = _compiled_again(self._idle(sums, windows, one_by_one, number), len(which))
+            different = self._different_kernels(process)
+            idle = _compiled_again(self._idle(sums, windows, one_by_one, number), len(which), different)
             if number in self._attribution.table.whole and (once := _only_once(idle, windows)):
-                idle = _compiled_again(self._idle(sums, windows, one_by_one, number, without=once), len(which))
+                idle = self._idle(sums, windows, one_by_one, number, without=once)
+                idle = _compiled_again(idle, len(which), different)
             found.append(idle)
         return idle_together(found) if found else None
 
@@ -153,6 +160,29 @@ class Waiting:
         which = np.concatenate([ranges for _, ranges in instances])
         windows = timeline.ranges.start[which], timeline.ranges.end[which]
         return self._launches[0].of(self._number[key], [process for process, _ in instances], windows)
+
+    @cached_property
+    def torch(self) -> bool:
+        """May it be a program of PyTorch?"""
+        return may_be_torch(self._timeline)
+
+    def _different_kernels(self, process: int) -> int:
+        if process not in self._different:
+            kernels = self._timeline.kernels
+            alone = len(self._timeline.processes) == 1
+            names = kernels.name if alone else kernels.name[kernels.process == process]
+            self._different[process] = len(distinct(names))
+        return self._different[process]
+
+    @cached_property
+    def gpu_times(self) -> dict[int, int]:
+        """How long each GPU ran kernels, ns."""
+        kernels = self._timeline.kernels
+        found = {}
+        for gpu in distinct(kernels.device).tolist():
+            mine = kernels.device == gpu
+            found[gpu] = BusyTime.of(kernels.start[mine], kernels.end[mine]).total
+        return found
 
     def _idle(
         self,
@@ -315,10 +345,15 @@ def _only_once(idle: IdleTime, windows: BusyTime) -> list[str]:
     return [CAUSES[_WARMUP], *once] if 0 < time < _MOSTLY * windows.total else []
 
 
-def _compiled_again(idle: IdleTime, instances: int) -> IdleTime:
-    """What is compiled in every other steady instance, or more often, is no warm-up."""
+def _compiled_again(idle: IdleTime, instances: int, kernels: int) -> IdleTime:
+    """What is compiled in every other steady instance, or more often, is no warm-up.
+
+    Nor is loading code more often than there are different `kernels` to load.
+    """
+    loads = max(_LOADED * kernels, _MANY)
     again = [
-        one.cause == "module" and code_kind(one.what) == "compile" and one.gaps >= max(_OFTEN * instances, _FEWEST)
+        one.cause == "module"
+        and (one.gaps >= (max(_OFTEN * instances, _FEWEST) if code_kind(one.what) == "compile" else loads))
         for one in idle.causes
     ]
     if not any(again):

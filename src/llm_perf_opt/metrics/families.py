@@ -13,6 +13,8 @@ COLLECTIVE = "collective"
 OTHER = "other"  # no rule fits
 MEMCPY = "memcpy"  # copies within the GPU and fills that are no kernels
 HOST_COPY = "host copy"  # copies between host and GPU
+PEER_COPY = "peer copy"  # copies between GPUs
+MIGRATION = "migration"  # of pages of unified memory
 GRAPH = "graph"  # CUDA graphs recorded as one block
 MULTIPLYING = ("gemm", "attention", "convolution")  # families whose work is FLOPs
 
@@ -90,6 +92,8 @@ def label_of(family: str) -> str:
         OTHER: "kernels of no known kind",
         MEMCPY: "memcpy and memset",
         HOST_COPY: "copies between host and GPU",
+        PEER_COPY: "copies between GPUs",
+        MIGRATION: "pages of unified memory that move",
         GRAPH: "CUDA graphs recorded as one block",
     }
     return own.get(family) or families()[family].label

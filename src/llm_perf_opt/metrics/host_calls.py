@@ -17,7 +17,7 @@ _CALLS = (
     (
         "module",
         re.compile(
-            r"(Module|Library)(Load|Unload|Get)|KernelGet|KernelSet|FuncGet|FuncSet|GetFuncBySymbol|GraphInstantiate|cuInit|ProcAddress|CtxCreate|PrimaryCtx|StreamCreate|SetDevice"
+            r"(Module|Library)(Load|Unload|Get)|cuLink|KernelGet|KernelSet|FuncGet|FuncSet|GetFuncBySymbol|GraphInstantiate|cuInit|ProcAddress|CtxCreate|PrimaryCtx|StreamCreate|SetDevice"
         ),
     ),
 )
@@ -46,6 +46,22 @@ _WAITS = re.compile(
 )
 
 
+# Of the operating system, as they stand in a timeline: `read()`. Others tell nothing of a gap.
+_SYSTEM = (
+    ("data", re.compile(r"(p?readv?2?(64)?|preadv(64)?v?2?|fread(_unlocked)?|f?getline|fgets|io_getevents)\(\)")),
+    (
+        "wait",
+        re.compile(
+            r"(pthread_(cond_(timed|clock)?wait|join|(timed|try)join_np|barrier_wait|mutex_(timed|clock)?lock"
+            r"|rwlock_(timed|clock)?(rd|wr)lock)|sem_(timed|clock)?wait|p?poll|p?select|epoll_p?wait2?|futex"
+            r"|(clock_)?nanosleep|u?sleep|recv(from|m?msg)?|accept4?|wait(pid|id|[34])?|sigwait(info)?|sigtimedwait"
+            r"|mq_(timed)?receive|msgrcv|connect|flock|getaddrinfo)\(\)"
+        ),
+    ),
+    ("write", re.compile(r"(p?writev?(64)?|pwritev2?|fwrite(_unlocked)?|f(data)?sync|msync|sendfile(64)?)\(\)")),
+)
+
+
 @lru_cache(maxsize=4096)
 def call_kind(name: str) -> str:
     """`launch`, `sync`, `copy`, `alloc`, `module` or `other`."""
@@ -62,7 +78,12 @@ def is_call(name: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def code_kind(name: str) -> str:
-    """Of a range, operator or function: `data` where it reads or prepares input, `compile`, `plan`, `wait`, or nothing special."""
+    """Of a range, operator or function: `data` where it reads or prepares input, `compile`, `plan`, `wait`, or nothing special.
+
+    Of a call of the operating system also `write`.
+    """
     start = name[:300]
+    if start.endswith("()") and (of_system := [kind for kind, pattern in _SYSTEM if pattern.fullmatch(start)]):
+        return of_system[0]
     found = ((_INPUT, "data"), (_COMPILES, "compile"), (_PLANS, "plan"), (_WAITS, "wait"))
     return next((kind for pattern, kind in found if pattern.search(start)), "")

@@ -43,6 +43,7 @@ _EXPECTED = "Expected a recording of nsys (.sqlite), ncu (.ncu-rep) or PyTorch (
 
 # A raw page is about 15 KB a line; far beyond that it is no CSV of ncu and must not fill the memory.
 _LONGEST_LINE = 16 * 1024 * 1024
+_CAPABILITY = re.compile(r"\d{1,2}\.\d")
 # Range names and rule texts may hold newlines. A record still open after this many lines is damaged.
 _MOST_LINES_A_RECORD = 200
 
@@ -284,6 +285,9 @@ class _Text:
         action = self.by_id.get(key)
         if action is None:
             action = self.by_id[key] = self._new_action(columns, fields)
+            capability = columns.cell(fields, "CC").strip()
+            if action.device is not None and _CAPABILITY.fullmatch(capability):
+                self.gpu_facts.setdefault(action.device, {"name": "", "compute_capability": capability})
         section = section_identifier(columns.cell(fields, "Section Name"))
         if section and section not in action.sections:
             action.sections.append(section)
@@ -408,7 +412,7 @@ def _rule(columns: Columns, fields: list[str]) -> Rule:
     speedup = parse_number(columns.cell(fields, "Estimated Speedup"))
     return Rule(
         rule=columns.cell(fields, "Rule Name"),
-        title="",  # this page does not print titles
+        title=columns.cell(fields, "Rule Name"),  # this page does not print titles
         message=columns.cell(fields, "Rule Description"),
         estimated_speedup_percent=speedup,
     )

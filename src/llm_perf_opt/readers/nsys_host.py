@@ -7,12 +7,26 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from llm_perf_opt.metrics.host_calls import WAITING_CALLS, call_kind
+from llm_perf_opt.metrics.host_calls import WAITING_CALLS, call_kind, code_kind
 from llm_perf_opt.readers.nsys_export import THREAD_BITS, Export, places_of
+from llm_perf_opt.readers.nsys_schema import OSRT
+from llm_perf_opt.readers.sqlite_columns import Column
 from llm_perf_opt.regions.blocks import blocks
 from llm_perf_opt.regions.code import parse_place
-from llm_perf_opt.regions.columns import CALL, PYTHON, SHORTEST_EVENT, UNKNOWN, CodeSpans, HostEvents, Int64s
+from llm_perf_opt.regions.columns import (
+    CALL,
+    PYTHON,
+    SHORTEST_EVENT,
+    SYSTEM,
+    UNKNOWN,
+    Bools,
+    CodeSpans,
+    HostEvents,
+    Int32s,
+    Int64s,
+)
 from llm_perf_opt.regions.distinct import distinct, is_one_of
+from llm_perf_opt.regions.intervals import BusyTime
 
 _LATEST = 2**61
 
@@ -49,6 +63,53 @@ def build_host(calls: dict[str, NDArray[Any]], process_ids: Int64s, thread_ids: 
         name=calls["name"][mine],
         kind=np.full(len(start), CALL, dtype=np.int32),
     )
+
+
+_PAUSE = 0.1  # of a call, and `SHORTEST_EVENT`: what a loop may do between it and the next
+
+
+def with_system_calls(export: Export, host: HostEvents, launching: Int64s, thread_ids: Int64s) -> HostEvents:
+    """The same with what threads that launch did in the operating system: read a file, wait for another thread.
+
+    `launching`: those threads. A loop of short calls counts as one. Inside a call of CUDA, they are its own affair.
+    """
+    if not export.has(OSRT, "start", "end", "globalTid", "nameId") or not len(launching):
+        return host
+    wanted = {"start": Column("start"), "end": Column("end"), "tid": Column("globalTid"), "name": Column("nameId")}
+    rows = export.columns(OSRT, wanted)
+    texts = export.texts(set(distinct(rows["name"]).tolist()))
+    telling = [number for number, text in texts.items() if code_kind(f"{text}()")]
+    possible = (rows["end"] >= rows["start"]) & (np.abs(rows["start"]) < _LATEST) & (np.abs(rows["end"]) < _LATEST)
+    chosen = np.flatnonzero(possible & is_one_of(rows["name"], telling) & np.isin(rows["tid"], launching))
+    chosen = chosen[np.lexsort((rows["start"][chosen], rows["tid"][chosen]))]
+    start, end, tid, name = (rows[key][chosen] for key in ("start", "end", "tid", "name"))
+    if not len(start):
+        return host
+    other = (tid[1:] != tid[:-1]) | (name[1:] != name[:-1])
+    other |= start[1:] - end[:-1] > np.minimum(_PAUSE * (end - start)[:-1], SHORTEST_EVENT)
+    first = np.append(0, np.flatnonzero(other) + 1)
+    last = np.append(first[1:] - 1, len(start) - 1)
+    start, end, tid, name = start[first], end[last], tid[first], name[first]
+    thread = places_of(thread_ids, tid).astype(np.int32)
+    long = np.flatnonzero((end - start >= SHORTEST_EVENT) & ~_inside_calls(start, end, thread, host))
+    names = {number: export.intern_text(f"{texts[number]}()") for number in distinct(name[long]).tolist()}
+    process_of = dict(zip(host.thread.tolist(), host.process.tolist(), strict=True))
+    process = np.array([process_of.get(one, UNKNOWN) for one in thread[long].tolist()], dtype=np.int32)
+    kind = np.full(len(long), SYSTEM, dtype=np.int32)
+    name = np.array([names[number] for number in name[long].tolist()], dtype=np.int32)
+    own = (start[long], end[long], process, thread[long], name, kind)
+    theirs = (host.start, host.end, host.process, host.thread, host.name, host.kind)
+    return HostEvents(*(np.concatenate([a, b]) for a, b in zip(theirs, own, strict=True)))
+
+
+def _inside_calls(start: Int64s, end: Int64s, thread: Int32s, host: HostEvents) -> Bools:
+    """Which events lie, for the most part, inside calls of CUDA of their thread."""
+    found = np.zeros(len(start), dtype=np.bool_)
+    for one in distinct(thread).tolist():
+        mine, calls = np.flatnonzero(thread == one), np.flatnonzero(host.thread == one)
+        inside = BusyTime.of(host.start[calls], host.end[calls]).within(start[mine], end[mine])
+        found[mine] = 2 * inside > end[mine] - start[mine]
+    return found
 
 
 def with_code(export: Export, host: HostEvents, code: CodeSpans) -> HostEvents:

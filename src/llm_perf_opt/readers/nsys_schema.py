@@ -12,6 +12,7 @@ from attrs import define
 
 KERNELS = "CUPTI_ACTIVITY_KIND_KERNEL"
 RUNTIME = "CUPTI_ACTIVITY_KIND_RUNTIME"
+OSRT = "OSRT_API"
 MEMCPY = "CUPTI_ACTIVITY_KIND_MEMCPY"
 MEMSET = "CUPTI_ACTIVITY_KIND_MEMSET"
 GRAPHS = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
@@ -53,10 +54,11 @@ class Table:
 
 TABLES: Mapping[str, Table] = {
     KERNELS: Table((*_WORK, *AXES, "staticSharedMemory", "dynamicSharedMemory"), names=KERNEL_NAMES, is_event=True),
-    MEMCPY: Table((*_WORK, "bytes", "copyKind", "srcKind", "dstKind"), is_event=True),
+    MEMCPY: Table((*_WORK, "bytes", "copyKind", "srcKind", "dstKind", "migrationCause"), is_event=True),
     MEMSET: Table((*_WORK, "bytes", "copyKind"), is_event=True),
     GRAPHS: Table(_WORK, is_event=True),
     RUNTIME: Table(("start", "end", "globalTid", "correlationId"), names=("nameId",), is_event=True),
+    OSRT: Table(("start", "end", "globalTid"), names=("nameId",), is_event=True),
     GRAPH_NODES: Table(("start", "globalTid", "graphNodeId", "originalGraphNodeId"), is_event=True),
     NVTX: Table(
         ("start", "end", "eventType", "globalTid", "domainId"),

@@ -14,7 +14,7 @@ from llm_perf_opt.readers.marker_ranges import without_marker_ranges
 from llm_perf_opt.readers.memory import refuse_if_too_large
 from llm_perf_opt.readers.nsys_export import THREAD_BITS, Export, Progress, places_of
 from llm_perf_opt.readers.nsys_facts import gpu_facts, list_processes, note_missing, read_environment
-from llm_perf_opt.readers.nsys_host import build_host, telling_calls, with_code
+from llm_perf_opt.readers.nsys_host import build_host, telling_calls, with_code, with_system_calls
 from llm_perf_opt.readers.nsys_lines import read_code
 from llm_perf_opt.readers.nsys_messages import read_messages
 from llm_perf_opt.readers.nsys_once import build_once, once_columns
@@ -100,6 +100,7 @@ def _timeline(export: Export, launch_config: bool, progress: Progress | None) ->
     process_ids = distinct(*(c["pid"] for c in columns), ranges["tid"] & ~THREAD_BITS, nodes["tid"] & ~THREAD_BITS)
     joined = [join_launches(c, launches, process_ids) for c in columns]
     del launches
+    launching = distinct(*(tid for _, tid in joined))
     thread_ids = distinct(*(tid for _, tid in joined), ranges["tid"], nodes["tid"])
     thread_ids = thread_ids[thread_ids != UNKNOWN]
 
@@ -112,6 +113,8 @@ def _timeline(export: Export, launch_config: bool, progress: Progress | None) ->
     kernel_work, memcpy, memset, graph_work = works
     last = max((int(moments.max()) for moments in (*(w.end for w in works), calls["end"]) if len(moments)), default=0)
     code, named, compiled = read_code(export, process_ids, thread_ids, last)
+    host = build_host(calls, process_ids, thread_ids)
+    host = with_system_calls(export, host, launching[launching != UNKNOWN], thread_ids)
     timeline = Timeline(
         source=export.source,
         kind="nsys-sqlite",
@@ -124,7 +127,7 @@ def _timeline(export: Export, launch_config: bool, progress: Progress | None) ->
         graphs=graph_work,
         ranges=build_ranges(export, ranges, domain_of_range, process_ids, thread_ids, works),
         graph_nodes=GraphNodes(nodes["time"], places_of(thread_ids, nodes["tid"]).astype(np.int32)),
-        host=with_code(export, with_code(export, build_host(calls, process_ids, thread_ids), code), named),
+        host=with_code(export, with_code(export, host, code), named),
         code=code,
         compiled=compiled,
         devices=devices,

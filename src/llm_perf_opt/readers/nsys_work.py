@@ -29,6 +29,8 @@ from llm_perf_opt.regions.columns import UNKNOWN, Int32s, Int64s, LaunchConfig, 
 from llm_perf_opt.regions.distinct import distinct
 
 # CUPTI's numbers, of exports that have no table of them.
+_PREFETCH = 3  # why a page of unified memory moved: it was asked for, and nothing waits for it
+_PREFETCHED = 1 << 20  # on top of a kind
 _DIRECTIONS = {1: "Host-to-Device", 2: "Device-to-Host", 8: "Device-to-Device", 10: "Peer-to-Peer"}
 
 
@@ -50,12 +52,17 @@ def kernel_columns(export: Export, launch_config: bool, progress: Progress | Non
 def copy_columns(export: Export, table: str) -> dict[str, NDArray[Any]]:
     extra = {"bytes": Column("bytes"), "kind": Column("copyKind", UNKNOWN)}
     sides = ("srcKind", "dstKind") if table == MEMCPY else ()
+    if table == MEMCPY and export.has(MEMCPY, "migrationCause"):
+        extra |= {"cause": Column("migrationCause", UNKNOWN)}
     columns = work_columns(export, table, extra | {side: Column(side, UNKNOWN, np.int32) for side in sides})
     label = "memcpy" if table == MEMCPY else "memset"
     directions = _DIRECTIONS if table == MEMCPY else {}
     if table == MEMCPY and export.has("ENUM_CUDA_MEMCPY_OPER", "id", "label"):
         directions = dict(export.rows("SELECT id, label FROM ENUM_CUDA_MEMCPY_OPER"))
     kinds = columns.pop("kind")
+    directions |= {k + _PREFETCHED: f"{direction}, prefetch" for k, direction in directions.items()}
+    if "cause" in columns:
+        kinds = np.where(columns.pop("cause") == _PREFETCH, kinds + _PREFETCHED, kinds)
     names = {
         k: export.intern_text(f"[{label} {directions[k]}]" if k in directions else f"[{label}]")
         for k in distinct(kinds).tolist()

@@ -166,7 +166,7 @@ class OnlyOnce:
         return OnlyOnce(numbers, numbers, times, times)
 
 
-CALL, OPERATOR, PYTHON = 0, 1, 2  # kinds of host events
+CALL, OPERATOR, PYTHON, SYSTEM = 0, 1, 2, 3  # kinds of host events
 SHORTEST_EVENT = 50_000  # ns: one that is shorter explains no gap worth a name
 
 
@@ -183,7 +183,7 @@ class HostEvents:
     process: Int32s
     thread: Int32s  # UNKNOWN for one that neither launches anything nor has ranges
     name: Int32s
-    kind: Int32s  # CALL | OPERATOR | PYTHON
+    kind: Int32s  # CALL | OPERATOR | PYTHON | SYSTEM: of the operating system
 
     def __len__(self) -> int:
         return len(self.start)

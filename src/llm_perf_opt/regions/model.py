@@ -15,6 +15,7 @@ from llm_perf_opt.diagnosis import Diagnosis
 from llm_perf_opt.metrics.hardware.limits import GpuHardware
 from llm_perf_opt.metrics.quantity import Quantity
 from llm_perf_opt.regions.columns import NumberRange
+from llm_perf_opt.regions.copy_work import MemoryWork
 from llm_perf_opt.regions.fixes import Answer, CodeLine, KernelSource, LineRecord
 from llm_perf_opt.regions.idle import GpuSide, IdleTime
 from llm_perf_opt.regions.launch_records import ProfiledLaunch
@@ -54,24 +55,6 @@ class MetricValue:
     coverage: float | None = None  # share of the region's GPU time those launches are; None where unknown
     # Relative standard error, between samples and of what is known of such counters; None where it cannot be known.
     spread: float | None = None
-
-
-@define(kw_only=True)
-class MemoryWork:
-    """Copies and fills: GPU work that is not a kernel."""
-
-    count: int = 0
-    time_ns: int = 0
-    bytes: int = 0
-    host_count: int = 0  # of those, copies between host and device
-    host_time_ns: int = 0
-    host_bytes: int = 0
-    upload_bytes: int = 0  # of those, to the device
-    pageable_time_ns: int = 0  # of those, from or to memory of the host that is not pinned
-    pinned_time_ns: int = 0  # of those, pinned; what is neither is not known
-    device_count: int = 0  # of those, copies within a device: each byte is read and written
-    device_time_ns: int = 0
-    device_bytes: int = 0
 
 
 @define
@@ -282,6 +265,7 @@ class RuleSummary:
     kernels: int
     share_of_gpu_time: float | None
     weighted_speedup_percent: float | None  # estimated speed-up of each kernel times its share of the time
+    message: str = ""  # of the kernel that takes longest
 
 
 @define(frozen=True)

@@ -38,6 +38,8 @@ class GpuWork:
     host_copies: Sums  # of the copies: between host and device
     device_copies: Sums  # of the copies: within a device
     uploads: Sums  # of those between host and device: to the device
+    peers: Sums  # of those: from one device to another
+    migrations: Sums  # of those: pages of unified memory
     pageable: Sums  # of those between host and device: from or to memory that is not pinned
     pinned: Sums  # of those between host and device: from or to pinned memory
 
@@ -136,22 +138,29 @@ def roll_up(timeline: Timeline, attribution: Attribution, selection: Selection) 
     )
 
 
-# `[memcpy Host-to-Device]` of nsys, `Memcpy HtoD (Pinned -> Device)` of PyTorch; unified memory migrates likewise.
-_HOST_COPY = re.compile(r"host-to-device|device-to-host|htod|dtoh", re.IGNORECASE)
+# `[memcpy Host-to-Device]` of nsys, `Memcpy HtoD (Pinned -> Device)` of PyTorch; unified memory migrates likewise, and
+# copies between GPUs go over a link, too.
+_HOST_COPY = re.compile(r"host-to-device|device-to-host|htod|dtoh|peer-to-peer|ptop", re.IGNORECASE)
+_PEER_COPY = re.compile(r"peer-to-peer|ptop", re.IGNORECASE)
+_UNIFIED = re.compile(r"memcpy unified ", re.IGNORECASE)
+_MIGRATION = re.compile(r"memcpy unified [^,]*$", re.IGNORECASE)  # not those that were prefetched
 _UPLOAD = re.compile(r"host-to-device|htod", re.IGNORECASE)
 _DEVICE_COPY = re.compile(r"device-to-device|dtod", re.IGNORECASE)
 
 
 def host_copies(timeline: Timeline) -> Int64s:
-    """Which copies are between host and device."""
+    """Which copies are between host and device, or from device to device over a link."""
     return np.flatnonzero(_called(_HOST_COPY, timeline, timeline.copies.name))
 
 
 def copies_by_kind(timeline: Timeline, selection: Selection) -> dict[str, Int64s]:
     """Which of the selected copies go where, and between which memory, by the fields of `GpuWork`."""
     kinds = {"host_copies": _HOST_COPY, "device_copies": _DEVICE_COPY, "uploads": _UPLOAD}
+    kinds |= {"peers": _PEER_COPY, "migrations": _MIGRATION}
     found = {kind: _copies_called(pattern, timeline, selection) for kind, pattern in kinds.items()}
     between, pageable = found["host_copies"], timeline.copies.pageable
+    unified = _copies_called(_UNIFIED, timeline, selection)
+    between = between[~np.isin(between, np.append(found["peers"], unified))]  # nobody pins those
     found["pageable"] = between[:0] if pageable is None else between[pageable[between]]
     found["pinned"] = between[:0] if pageable is None else between[~pageable[between]]
     return found

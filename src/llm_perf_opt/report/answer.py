@@ -283,10 +283,11 @@ def _whole(scope: Scope) -> list[str]:
             )
         sentences.append(text + ".")
     if totals.memory.count:
-        sentences.append(
-            f"Copies and fills: {totals.memory.count:,}, {duration(totals.memory.time_ns)} "
-            f"({share(totals.memory.time_ns, totals.gpu_busy_ns)} of the GPU's busy time), {quantity(totals.memory.bytes, 'B')}."
-        )
+        took, busy = totals.memory.time_ns, totals.gpu_busy_ns
+        # Those that run at once add up to more than that.
+        part = f" ({share(took, busy)} of the GPU's busy time)" if busy is None or took <= busy else ", added up"
+        amounts = f"{totals.memory.count:,}, {duration(took)}{part}, {quantity(totals.memory.bytes, 'B')}"
+        sentences.append(f"Copies and fills: {amounts}.")
     if totals.adopted_kernel_count:
         sentences.append(
             f"{counted(totals.adopted_kernel_count, 'kernel')} came from threads with no range open (autograd, workers) "

@@ -7,13 +7,16 @@ from collections.abc import Callable, Sequence
 from llm_perf_opt.metrics.families import label_of
 from llm_perf_opt.metrics.hardware.limits import GpuHardware
 from llm_perf_opt.metrics.quantity import shown
+from llm_perf_opt.regions.labels import counted as count_of
 from llm_perf_opt.regions.model import (
     NCUProfileRegion,
     NCUProfileRegionReport,
     RegionPerformance,
+    RuleSummary,
     SignatureRecord,
     Verdict,
 )
+from llm_perf_opt.regions.names import visible
 from llm_perf_opt.report.accounting import account_line
 from llm_perf_opt.report.line_rows import known_words, launched_by, line_tables, measured_columns
 from llm_perf_opt.report.md_syntax import code, plain, table
@@ -26,6 +29,7 @@ _FIXES = 10
 _COMMAND = 1000  # a command that is cut cannot be typed
 _SIGNATURES = 8
 _LINES = 20
+_MESSAGE = 600  # of one of ncu's rules
 
 
 def verdict_words(verdict: Verdict) -> str:
@@ -171,10 +175,14 @@ def rule_lines(view: View) -> list[str]:
             gain = rule.weighted_speedup_percent
             promised = "" if gain is None else f", would speed it up by {gain:.1f} % in all"
             lines.append(
-                f"- {code(full_label(region))} **{plain(rule.title)}**: {rule.kernels} kernels, "
-                f"{percent(rule.share_of_gpu_time)} of the GPU time{promised}"
+                f"- {code(full_label(region))} **{plain(rule.title)}**: {count_of(rule.kernels, 'kernel')}, "
+                f"{percent(rule.share_of_gpu_time)} of the GPU time{promised}{_message(rule)}"
             )
     return ["", "## What ncu's rules say", "", *lines] if lines else []
+
+
+def _message(rule: RuleSummary) -> str:
+    return f": {plain(visible(rule.message, _MESSAGE))}" if rule.message else ""
 
 
 def hardware_lines(report: NCUProfileRegionReport) -> list[str]:

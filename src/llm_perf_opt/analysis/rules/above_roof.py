@@ -14,12 +14,12 @@ from llm_perf_opt.analysis.rules.gains import family_names, generation_of
 from llm_perf_opt.analysis.rules.rule import Find
 from llm_perf_opt.analysis.verdicts.evaluated import Evaluated
 from llm_perf_opt.analysis.verdicts.findings import Found
-from llm_perf_opt.analysis.verdicts.kernel_limits import leaves_sms_idle
+from llm_perf_opt.analysis.verdicts.kernel_limits import leaves_sms_idle, ncu_says_of
 from llm_perf_opt.analysis.verdicts.launches import Kind
 from llm_perf_opt.analysis.verdicts.roofs import ROOFS, Floats, Roofed, bounds
 from llm_perf_opt.analysis.verdicts.rules import verdict_rules
 from llm_perf_opt.analysis.verdicts.times import overlap_scale
-from llm_perf_opt.metrics.families import COLLECTIVE, HOST_COPY, MEMCPY, MULTIPLYING, is_fusable
+from llm_perf_opt.metrics.families import COLLECTIVE, HOST_COPY, MEMCPY, MIGRATION, MULTIPLYING, PEER_COPY, is_fusable
 from llm_perf_opt.metrics.quantity import nanoseconds, shown, total
 from llm_perf_opt.regions.columns import Bools
 from llm_perf_opt.regions.labels import counted as count_of
@@ -27,11 +27,12 @@ from llm_perf_opt.regions.model import FamilyTime
 from llm_perf_opt.regions.names import short_kernel_name
 
 _KERNELS_NAMED = 3
-_NO_KERNELS = (HOST_COPY, MEMCPY, COLLECTIVE)  # or none that anybody writes anew
+_NO_KERNELS = (HOST_COPY, PEER_COPY, MIGRATION, MEMCPY, COLLECTIVE)  # or none that anybody writes anew
 _MOST = 0.5
 _FEWEST_TO_FUSE = 2
 _FEWEST_BYTES, _MOST_BYTES = 0.35, 0.7  # fewer, as far as is known
 _REACHED = 0.6  # of a roof: what a kernel that is written well reaches at least
+_SHORTEST = 1_500  # ns of a kernel that does nothing
 _FEWER_BYTES = 0.5  # what smaller data types or larger batches leave of the traffic, say: 8 bits in place of 16
 
 
@@ -117,15 +118,19 @@ def _above(
     # What holds kernels back inside the SMs speaks of its own, as do rules that know a better cause.
     free, spoken = free_parts(of), mine & ~of.limits.claimed
     lost = of.roofed.recoverable_ns * free
+    longest, kinds = _longest(of.roofed, families, lost), launches.kinds
+    rule, first = rule_of(longest), kinds[longest[0]]
     # From kernels that reach the roof to those that come near it.
     least = np.nan_to_num(np.maximum(launches.time_ns - of.roofed.at_roof_ns / _REACHED, 0.0)) * free
+    if rule == verdict_rules().kernel_fixes["other"]:  # however little they do
+        most = np.maximum(launches.time_ns - _SHORTEST * launches.calls, 0) * free
+        part = np.minimum(most / np.maximum(lost, 1.0), 1.0)
+        lost, least = lost * part, least * part
     recoverable, low = (
         nanoseconds(float(one[spoken].sum())) * overlap_scale(of.split) for one in (lost, np.minimum(least, lost))
     )
     at_roof = total([f.time_at_roof for f in known if f.time_at_roof is not None], "ns")
     analysed = total([f.analysed for f in known if f.analysed is not None], "ns")
-    longest, kinds = _longest(of.roofed, families, lost), launches.kinds
-    rule, first = rule_of(longest), kinds[longest[0]]
     yield Found(
         rule,
         kind,
@@ -137,6 +142,7 @@ def _above(
             "share_of_roof": shown(at_roof / analysed) if analysed.value else "–",
             "blocks": count_of(prod(first.grid), "block"),
             "threads": count_of(prod(first.block), "thread"),
+            "ncu_says": ncu_says_of(of.region.rules, {kinds[k].kernel_name for k in longest}),
         },
         kernels=list(dict.fromkeys(short_kernel_name(kinds[k].kernel_name) for k in longest)),
         texts=_texts(of, rule, first),

@@ -31,9 +31,14 @@ y = model(x)
             because="copies between host and GPU, {host_copies} of {now}{exposed}",
             action="use pinned memory and asynchronous copies, or leave the data on the GPU",
         ),
+        "peers": Words(
+            because="copies between GPUs, {host_copies} of {now}{exposed}",
+            action="overlap them with kernels (parts of a batch, a stream of their own), send less, or use a faster link between the GPUs (NVLink; direct access without the host)",
+        ),
         "waiting": Words(
             because="the GPU waits {time} of {now} in calls that copy ({what})",
             action="copy from pinned memory on a stream of its own (non_blocking=True), or keep the data on the GPU",
+            elsewhere="copy from pinned memory with cudaMemcpyAsync on a stream of its own, or keep the data on the GPU",
         ),
     },
 )

@@ -33,6 +33,7 @@ RULE = Rule(
     words=Words(
         because="{families}, {time} of {now}, only change the layout of tensors",
         action="leave out .contiguous() where the next kernel takes strides (attention and products do), keep one layout throughout; channels_last for convolutions",
+        elsewhere="keep one layout throughout, of activations and weights (NHWC where tensor cores convolve)",
     ),
     find=_find,
     gain="The time of the copies.",

@@ -13,6 +13,7 @@ RULE = Rule(
     words=Words(
         because="copies between host and GPU, {host_copies} of {now}{exposed}",
         action="use pinned memory on the host (pin_memory=True, non_blocking=True), and overlap the copies with kernels",
+        elsewhere="use pinned memory on the host (cudaHostAlloc, cudaHostRegister), copy with cudaMemcpyAsync, and overlap the copies with kernels",
     ),
     find=copies_found("copy.pinned"),
     gain="The time of the copies during which nothing else runs, minus what their bytes take over the link from pinned memory.",

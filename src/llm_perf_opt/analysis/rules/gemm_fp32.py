@@ -12,6 +12,7 @@ from llm_perf_opt.analysis.verdicts.launched import LaunchKind
 
 _FIRST_TENSOR_CORES, _FIRST_TF32 = 7, 8  # compute capability
 _NEWER = ' or bf16, or torch.set_float32_matmul_precision("high") for TF32'
+_NEWER_ELSEWHERE = " or bf16, or allow TF32 (CUBLAS_COMPUTE_32F_FAST_TF32, NVIDIA_TF32_OVERRIDE=1)"
 _GUESS = (0.75, 0.5, 0.88)  # of their time
 
 
@@ -19,8 +20,10 @@ def _find(of: Evaluated) -> Iterator[Found]:
     capability = of.facts.numbers.get("compute_capability")
     if capability is None or capability >= _FIRST_TENSOR_CORES:
         rows = unclaimed(of, is_single_precision)
-        types = "" if capability is not None and capability < _FIRST_TF32 else _NEWER
-        yield from found_in_kernels(of, "gemm.fp32", rows, above_peak(of, rows, _GUESS, "tf32"), newer_types=types)
+        old = capability is not None and capability < _FIRST_TF32
+        peak = above_peak(of, rows, _GUESS, "tf32")
+        types, others = ("", "") if old else (_NEWER, _NEWER_ELSEWHERE)
+        yield from found_in_kernels(of, "gemm.fp32", rows, peak, newer_types=types, elsewhere_types=others)
 
 
 def is_single_precision(kind: LaunchKind) -> bool:
@@ -36,6 +39,7 @@ RULE = Rule(
     words=Words(
         because="{families}, {time} of {now}, in fp32 on the CUDA cores",
         action="use the tensor cores: torch.autocast with fp16{newer_types}",
+        elsewhere="use the tensor cores: compute in fp16{elsewhere_types}",
     ),
     find=_find,
     gain="The time above what the FLOPs and bytes of the shapes need in TF32.",

@@ -13,6 +13,7 @@ RULE = Rule(
     words=Words(
         because="the GPU waits {time} of {now} while memory is allocated or freed ({what})",
         action="allocate once and reuse: keep buffers, leave out torch.cuda.empty_cache(), or set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+        elsewhere="allocate once and reuse: keep buffers, or take them from a pool (cudaMallocAsync, RMM)",
     ),
     find=idle_of("host.alloc"),
     before="""\

@@ -13,6 +13,7 @@ RULE = Rule(
     words=Words(
         because="the GPU waits {time} of {now}, and the recording does not show what the host does ({what})",
         action="find out what that is: put NVTX ranges around the code between the launches, record a PyTorch trace with with_stack=True, or run `llm-perf profile -- CMD`, which records the lines of the program",
+        elsewhere="find out what that is: put NVTX ranges around the code between the launches, or record what the threads do with nsys profile --trace=cuda,nvtx,osrt --sample=process-tree",
         looks=True,
     ),
     find=idle_of("host.unknown"),

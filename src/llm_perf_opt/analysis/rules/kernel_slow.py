@@ -11,7 +11,7 @@ RULE = Rule(
     costs="They use little of the GPU's bandwidth and arithmetic.",
     seen="Kernels of other kinds that take longer than their work needs at the peak. Needs counters.",
     words=Words(
-        because="{families}, {time} of {now}, up to {recoverable} of it above the roof",
+        because="{families}, {time} of {now}, up to {recoverable} of it above the roof{ncu_says}",
         action="look at these kernels: {share_of_roof} of the roof is reached",
         looks=True,
     ),
@@ -22,7 +22,7 @@ RULE = Rule(
     unless="The kernel has too little work to reach any roof.",
     variants={
         "small": Words(
-            because="{families}, {time} of {now}, up to {recoverable} of it above the roof",
+            because="{families}, {time} of {now}, up to {recoverable} of it above the roof{ncu_says}",
             action="launch more blocks: {blocks} of {threads} do not fill the GPU; split the work finer, or give each launch more of it",
         )
     },

@@ -52,6 +52,7 @@ RULE = Rule(
     words=Words(
         because="the GPU waits {time} of {now} for launches ({launches}, {each} each)",
         action='capture the step in a CUDA graph (torch.compile with mode="reduce-overhead", or torch.cuda.graph)',
+        elsewhere="capture the step in a CUDA graph (cudaStreamBeginCapture, cudaGraphLaunch, or the switch that the program has for it)",
     ),
     find=_find,
     gain="The idle time between launches, minus a microsecond for each kernel, which remains inside a graph. Of a PyTorch trace with shapes, where the GPU waits for the host, minus what its profiler adds to every operator.",

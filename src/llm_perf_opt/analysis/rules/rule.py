@@ -22,6 +22,11 @@ class Words:
     because: str
     action: str
     looks: bool = False  # the action finds the cause, and saves nothing by itself
+    elsewhere: str = ""  # the action for programs that are not PyTorch's, where it is another one
+
+    def action_in(self, torch: bool) -> str:
+        """`torch`: is it, or may it be, a program of PyTorch?"""
+        return self.action if torch or not self.elsewhere else self.elsewhere
 
 
 @define(frozen=True)

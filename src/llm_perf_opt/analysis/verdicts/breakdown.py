@@ -9,7 +9,7 @@ import numpy as np
 from llm_perf_opt.analysis.verdicts.launches import Kind, Launches
 from llm_perf_opt.analysis.verdicts.roofs import Roofed
 from llm_perf_opt.metrics.catalogue import stall_words
-from llm_perf_opt.metrics.families import GRAPH, HOST_COPY
+from llm_perf_opt.metrics.families import GRAPH, HOST_COPY, MIGRATION, PEER_COPY
 from llm_perf_opt.metrics.quantity import Quantity, nanoseconds
 from llm_perf_opt.regions.model import FamilyTime, NCUProfileRegion, RuleFinding, RuleSummary, SignatureRecord
 from llm_perf_opt.regions.names import short_kernel_name
@@ -66,8 +66,15 @@ def time_by_family(region: NCUProfileRegion, roofed: Roofed) -> list[FamilyTime]
             one.recoverable = nanoseconds(float(lost[known].sum()))
             one.flops, one.dram = (_summed(launches, known.tolist(), what) for what in ("flops", "dram"))
         found.append(one)
-    if memory.host_count:
-        found.append(_plain(HOST_COPY, memory.host_count, memory.host_time_ns, whole))
+    peers, migrations = memory.peer_count, memory.migration_count
+    between = memory.host_time_ns - memory.peer_time_ns - memory.migration_time_ns
+    for family, calls, time in (
+        (HOST_COPY, memory.host_count - peers - migrations, between),
+        (PEER_COPY, peers, memory.peer_time_ns),
+        (MIGRATION, migrations, memory.migration_time_ns),
+    ):
+        if calls:
+            found.append(_plain(family, calls, time, whole))
     if stats.graph_time_ns:
         found.append(_plain(GRAPH, stats.graph_launches, stats.graph_time_ns, whole))
     return sorted(found, key=lambda f: -f.time.value)
@@ -160,6 +167,7 @@ def rule_summaries(findings: Sequence[RuleFinding]) -> list[RuleSummary]:
                 kernels=len({m.kernel_name for m in members}),
                 share_of_gpu_time=min(sum(shares), 1.0) if shares else None,
                 weighted_speedup_percent=sum(promised) if promised else None,
+                message=max(members, key=lambda m: m.share_of_gpu_time or 0.0).message,
             )
         )
     found.sort(key=lambda r: (-(r.weighted_speedup_percent or 0.0), -(r.share_of_gpu_time or 0.0)))

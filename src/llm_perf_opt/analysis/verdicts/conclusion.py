@@ -246,7 +246,7 @@ def _first(stage: NCUProfileRegion, verdict: Verdict, own: Sequence[Fix]) -> str
     prefixes = tuple(verdict_rules().fixes_of.get(verdict.bound, ()))
     if best is not None and prefixes and not best.rule.startswith(prefixes) and verdict.advice:
         return verdict.advice  # what was found is about something else
-    if best is not None and (best.gain_share >= _FIRST or not verdict.next_step):
+    if best is not None and (best.gain_share >= _FIRST or not (verdict.next_step or verdict.bound == "gpu")):
         return _gain(stage, best)
     if verdict.next_step:
         tell = "To find out, run" if verdict.bound == UNKNOWN else (verdict.advice or "Measure more").rstrip(".")

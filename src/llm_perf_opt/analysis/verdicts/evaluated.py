@@ -33,6 +33,7 @@ class Evaluated:
     launched: Launched
     free: Free  # what no rule has spoken for yet
     gpu: GpuHardware | None = None  # None where there are several models, or none
+    torch: bool = True  # is it, or may it be, a program of PyTorch?
     steps: Steps | None = None  # of a server: what its instances did
     phases: Mapping[str, Timing] = Factory(dict)  # of a server: its kinds of steps by name; empty for other programs
     copied: Mapping[Place, float] = Factory(dict)  # ns of copies between host and device, by the line that makes them

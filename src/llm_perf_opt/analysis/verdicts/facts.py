@@ -10,13 +10,14 @@ from llm_perf_opt.analysis.verdicts.roofs import ROOFS, Roofed
 from llm_perf_opt.analysis.verdicts.rules import Facts
 from llm_perf_opt.analysis.verdicts.times import gpu_time, now, returns_early
 from llm_perf_opt.analysis.verdicts.utilisation import pick
-from llm_perf_opt.metrics.families import MULTIPLYING, OTHER, label_of
+from llm_perf_opt.metrics.families import COLLECTIVE, HOST_COPY, MULTIPLYING, OTHER, PEER_COPY, label_of
 from llm_perf_opt.metrics.quantity import Quantity, nanoseconds, shown
 from llm_perf_opt.regions.labels import counted
 from llm_perf_opt.regions.model import FamilyTime, NCUProfileRegion, RegionWork, TimeSplit, Utilisation
 from llm_perf_opt.regions.names import short_kernel_name, visible
 
 _FAMILIES_NAMED = 4
+_HIDDEN = 0.1  # of copies or collectives, up to which they run beside other work: that is what the GPU works on
 _NAMED = {"cuda_core": "CUDA cores", "dram": "DRAM", "l2": "L2", "l1": "L1", "sm": "SM pipes", "": "not known"}
 BOUNDS = (*ROOFS, "latency")
 
@@ -69,21 +70,29 @@ def time_facts(
     collective = split.exposed_collectives or nanoseconds(0)
     known = split.exposed_copies is not None
     host = (split.exposed_copies if known else split.host_copies) or nanoseconds(0)
-    copied = f"{'exposed ' if known else ''}copies between host and GPU"
+    memory = region.inclusive.memory
+    peers = memory.peer_count > 0 and 2 * memory.peer_time_ns >= memory.host_time_ns
+    copied = f"{'exposed ' if known else ''}copies between {'GPUs' if peers else 'host and GPU'}"
     parts = (("exposed collectives", collective), (copied, host))
     facts.words["communication_parts"] = ", ".join(f"{name} {shown(part)}" for name, part in parts if part.value)
-    memory = region.inclusive.memory
     told = memory.pageable_time_ns + memory.pinned_time_ns
-    facts.share("pageable_share", memory.pageable_time_ns / told if told else None)
+    facts.share("pageable_share", memory.pageable_time_ns / told if told else 0.0 if peers else None)
     whole = now(split)
     time = whole.value if whole else 0.0
     facts.share("collective_share", collective.value / time if time else None)
+    moved = nanoseconds(memory.migration_time_ns)
+    facts.share("migration_share", moved.value / time if time else None)
+    facts.amount("migration", moved)
     facts.share("communication_share", min((collective.value + host.value) / time, 1.0) if time else None)
     kernels = sum(f.time.value for f in families)
     multiplying = sum(f.time.value for f in families if f.family in MULTIPLYING)
     facts.numbers["multiplying_share"] = multiplying / kernels if kernels else None
-    named = [f for f in families[:_FAMILIES_NAMED] if f.share and f.share >= 0.01]
-    parts_of = [f"{label_of(f.family)} ({100 * (f.share or 0):.0f} %{_most_of(f, launches)})" for f in named]
+    exposed = dict.fromkeys((HOST_COPY, PEER_COPY), host) if known else {}
+    exposed |= {COLLECTIVE: collective} if split.exposed_collectives is not None else {}
+    shown_of = [f for f in families if f.family not in exposed or exposed[f.family].value > _HIDDEN * f.time.value]
+    all_of = sum(f.share or 0.0 for f in shown_of) or 1.0
+    named = [(f, f.share / all_of) for f in shown_of[:_FAMILIES_NAMED] if f.share and f.share >= 0.01 * all_of]
+    parts_of = [f"{label_of(f.family)} ({100 * share:.0f} %{_most_of(f, launches)})" for f, share in named]
     facts.words["family_parts"] = ", ".join(parts_of) or "–"
     count = region.inclusive.kernel_count
     facts.share("graph_share", region.graph_kernels / count if count else None)

@@ -45,7 +45,7 @@ class CauseWords:
     rule: str
     bound: str
     title: str
-    text: str
+    text: str  # how its first sentence ends; all of it, where it begins with a capital
     without_graph: str | None = None
     between_graphs: str | None = None
 
@@ -243,7 +243,7 @@ def with_cause(
         found,
         bound=main.bound,
         title=main.title,
-        text=f"{_IDLE}{main.text}".format_map(words) + _sizes(idle),
+        text=(main.text if main.text[0].isupper() else f"{_IDLE}{main.text}").format_map(words) + _sizes(idle),
         evidence=[
             *found.evidence,
             Evidence(f"{group[0].cause} {words['share']} of the idle time", "cause_share", share),

@@ -149,7 +149,7 @@ class KernelLimits:
                 nanoseconds(float((self.roofed.launches.time_ns * free)[rows].sum())),
                 most,
                 family="+".join(dict.fromkeys(kind.family for kind in kinds)),
-                words={"ncu_says": _ncu_says(said, names)},
+                words={"ncu_says": ncu_says_of(said, names)},
                 kernels=[short_kernel_name(kind.kernel_name) for kind in kinds[:_KERNELS_NAMED]],
                 texts="l1.bound.coalesce" if rule == "l1.bound" and self._wastes_loads() else "",
                 interval=(most * _LEAST, most),
@@ -189,7 +189,7 @@ def _is_one_of(names: set[str], kind: LaunchKind) -> bool:
     return kind.kernel in names
 
 
-def _ncu_says(said: Sequence[RuleFinding], kernels: set[str]) -> str:
+def ncu_says_of(said: Sequence[RuleFinding], kernels: set[str]) -> str:
     """The rule of ncu that promises most for these kernels, in its own words."""
     promising = [f for f in said if f.kernel_name in kernels and f.estimated_speedup_percent]
     best = max(

@@ -16,7 +16,8 @@ from llm_perf_opt.analysis.sample_matrix import Samples
 from llm_perf_opt.analysis.verdicts.counted_work import Amounts, amounts_of
 from llm_perf_opt.metrics.families import MEMCPY, MULTIPLYING, family_of
 from llm_perf_opt.regions.columns import Action, Int64s
-from llm_perf_opt.regions.model import KernelRecord, MemoryWork
+from llm_perf_opt.regions.copy_work import MemoryWork
+from llm_perf_opt.regions.model import KernelRecord
 
 # Per cent of the peak of the tensor pipe, from which on a kernel works there. Arithmetic of 16 bits uses that pipe too:
 # elementwise kernels on an H200 show up to 6 %.

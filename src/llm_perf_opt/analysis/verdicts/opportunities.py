@@ -50,7 +50,7 @@ def _opportunity(of: Evaluated, found: Found) -> Opportunity:
         lines = [evolve(line, time_ns=(line.time_ns or 0.0) * part) for line in lines]
     amounts = {"now": now, "time": found.time, "recoverable": found.recoverable}
     words = of.facts.words | {name: shown(amount) for name, amount in amounts.items()} | found.words
-    because, action = (text.format_map(words) for text in (texts.because, texts.action))
+    because, action = (text.format_map(words) for text in (texts.because, texts.action_in(of.torch)))
     return Opportunity(
         region=of.region.key,
         kind=found.kind,

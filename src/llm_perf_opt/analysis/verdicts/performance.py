@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 from attrs import Factory, define, evolve
@@ -58,6 +59,8 @@ from llm_perf_opt.regions.timing import Steps, Timing
 
 WORKLOAD_DOMAIN = "LLM"  # the built-in workload marks its stages there
 _TURNS = 0.75  # of the work that several GPUs could do at once, up to which they do not work together
+_UNEVEN = 0.6  # of the work of the busiest GPU, up to which another one has too little
+_GPUS_NAMED = 8
 _FEWEST_LAUNCHES = 3  # of a whole recording, below which nothing about the program is certain
 _UNCOUNTED = 0.02  # part of the kernel time above which uncounted matrix products are mentioned
 
@@ -79,6 +82,10 @@ class WaitingFacts(Protocol):
     def gpu_side(self, key: str) -> GpuSide | None: ...
     def exposed_copies(self, key: str) -> int: ...
     def copied(self, key: str) -> Mapping[Place, float]: ...
+    @property
+    def torch(self) -> bool: ...
+    @property
+    def gpu_times(self) -> Mapping[int, int]: ...
 
 
 class CodeFacts(Protocol):
@@ -184,16 +191,18 @@ class Evaluator:
             verdict = _region_verdict(region, split, facts, gpu_verdict)
         else:
             verdict = cannot_tell("launches", facts)
+        torch = self.waiting is None or self.waiting.torch
+        action = partial(_action, torch)
         if idle is not None and verdict.bound in ("launch", "host") and split.launches:
-            verdict = with_cause(verdict, idle, facts, graphable, from_graphs(region), _action)
-        verdict = communication.doubted(_with_doubt(verdict, split), _action)
+            verdict = with_cause(verdict, idle, facts, graphable, from_graphs(region), action)
+        verdict = communication.doubted(_with_doubt(verdict, split), action)
         if 0 < split.launches < _FEWEST_LAUNCHES and verdict.bound != UNKNOWN and region.is_whole_recording:
             reason = f"the recording holds no more than {count_of(split.launches, 'launch')}"
             verdict = evolve(verdict, confidence="low", confidence_reasons=[*verdict.confidence_reasons, reason])
         if side is not None:
             verdict = evolve(verdict, text=f"{_steps(side)} {verdict.text}")
         if self.gpus > 1 and verdict.bound == "gpu":
-            verdict = evolve(verdict, text=f"{verdict.text}{_turns(split, self.gpus)}")
+            verdict = _with_turns(verdict, split, self.gpus, self.waiting.gpu_times if self.waiting else {})
         kernel_time = launches.kernel_time
         unclassified = sum(f.time.value for f in families if f.family == OTHER)
         listed, existing = signature_records(roofed, signatures) if signatures else ([], 0)
@@ -209,6 +218,7 @@ class Evaluator:
             free = Free.all_of(launched, _waiting(region, light, split, verdict, graphable, idle))
             known = Evaluated(
                 *(region, split, light, families, limits, communication, verdict, facts, launched, free, self.gpu),
+                torch=torch,
                 steps=told,
                 phases=self.phases,
                 copied=self.waiting.copied(region.key) if self.waiting is not None and _copies(split) else {},
@@ -385,9 +395,9 @@ def _copies(split: TimeSplit) -> bool:
     return split.host_copies is not None and bool(split.host_copies.value)
 
 
-def _action(rule: str) -> str:
+def _action(torch: bool, rule: str) -> str:
     """What to do about a rule."""
-    return fix_words()[rule].action
+    return fix_words()[rule].action_in(torch)
 
 
 def _waiting(
@@ -409,12 +419,26 @@ def _waiting(
     return [IdlePart(rule, waiting, f"{count_of(split.launches, 'launch')}, {each} each")]
 
 
-def _turns(split: TimeSplit, gpus: int) -> str:
-    """Of several GPUs of a process, which hardly ever work together: the sum of their work is no more than its union."""
+def _with_turns(found: Verdict, split: TimeSplit, gpus: int, times_ns: Mapping[int, int]) -> Verdict:
+    """Of several GPUs of a process, which hardly ever work together: the sum of their work is no more than its union.
+
+    `times_ns`: how long each ran kernels, where that is known.
+    """
     if split.kernels is None or not split.busy or not split.wall or split.kernels > split.busy * _TURNS * gpus:
-        return ""
-    each = (split.kernels / split.wall).of("ratio") / gpus
-    return f" Of {gpus} GPUs hardly more than one works at a time: each for {each:.0%} of the time on average."
+        return found
+    text = f"{found.text} Of {gpus} GPUs hardly more than one works at a time"
+    wall = split.wall.of("ns")
+    order = sorted(times_ns, key=lambda gpu: times_ns[gpu])
+    if len(order) != gpus:
+        each = (split.kernels / split.wall).of("ratio") / gpus
+        return evolve(found, text=f"{text}: each for {each:.0%} of the time on average.")
+    parts = ", ".join(f"GPU {gpu} for {min(times_ns[gpu] / wall, 1.0):.0%}" for gpu in sorted(order)[:_GPUS_NAMED])
+    text = f"{text}: {parts} of the time."
+    least, most = order[0], order[-1]
+    advice = "Let the GPUs work at the same time: several batches on their way, or a part of each layer on every GPU."
+    if times_ns[least] <= _UNEVEN * times_ns[most]:
+        advice = f"Give the GPUs the same work: GPU {least} waits while GPU {most} computes."
+    return evolve(found, text=text, advice=advice, next_step="")
 
 
 def _steps(side: GpuSide) -> str:

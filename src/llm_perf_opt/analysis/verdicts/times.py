@@ -59,6 +59,7 @@ def time_split(
     # What the host has to launch: a CUDA graph once, however many kernels it holds.
     single = values.kernel_count - region.graph_kernels
     split.launches = single + region.graph_replays + values.graph_launches + values.memory.count
+    split.launches -= values.memory.migration_count  # pages move by themselves
     if timeline and kernels is not None:
         split.copies = nanoseconds(values.memory.time_ns * pace)
         split.host_copies = nanoseconds(values.memory.host_time_ns * pace)

@@ -159,7 +159,7 @@ def _copy(db: sqlite3.Connection, name: str, table: Table, present: dict[str, Ta
     if name == STRINGS and "id" in columns:
         declared[columns.index("id")] += " PRIMARY KEY"
     # A table without any column that is read says something by being there.
-    db.execute(f"CREATE TABLE main.{quoted(name)} ({', '.join(declared) or 'nothing INTEGER'})")
+    db.execute(f"CREATE TABLE main.{quoted(name)} ({', '.join(declared) or 'no_column INTEGER'})")
     if not columns:
         return 0
     values = [_number(column) if column not in table.texts else _text(name, column) for column in columns]
