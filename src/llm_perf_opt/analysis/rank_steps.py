@@ -32,7 +32,9 @@ _MOST_STEPS = 200  # that are listed
 _DIFFERENT, _LEAST_NS = 0.05, 20_000  # of a step, by which a rank differs from the others
 _MORE_KERNELS = 0.02
 _SLOWER_CLOCK = 0.03
-_WAITS = re.compile(r"all_?(reduce|gather|to_?all)|reduce_?scatter|barrier", re.IGNORECASE)  # who comes early is longer there
+_WAITS = re.compile(
+    r"all_?(reduce|gather|to_?all)|reduce_?scatter|barrier", re.IGNORECASE
+)  # who comes early is longer there
 
 
 @define(eq=False)
