@@ -106,6 +106,7 @@ def test_payloads_of_nccl_in_an_export(tmp_path: Path) -> None:
     timeline = export_with_payloads(tmp_path / "run.sqlite", events, kernels)
     assert timeline.messages.kernel.tolist() == [1, 2, 3, 4]
     assert timeline.messages.bytes.tolist() == [1_000_000, 1_000_000, RANKS * 250_000, 80_000]
+    assert {timeline.strings[group] for group in timeline.messages.group} == {hex(COMMUNICATOR)}
     found = {use.kind: use for use in build_report([timeline], ReportOptions()).collectives}
     assert list(found) == ["all-reduce", "all-gather", "exchange", "broadcast"]  # the longest first
     assert [use.bytes is None for use in found.values()] == [False, False, False, True]
@@ -144,15 +145,19 @@ def test_an_export_without_the_size_of_a_communicator(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("args", "expected"),
     [
-        ({"In msg nelems": 10, "Out msg nelems": 80, "dtype": "BFloat16", "Group size": 8}, ("x", 160, 8)),
-        ({"In msg nelems": 10, "dtype": "Float", "Group size": "8"}, ("x", 40, -1)),
+        ({"In msg nelems": 10, "Out msg nelems": 80, "dtype": "BFloat16", "Group size": 8}, ("x", 160, 8, "")),
+        (
+            {"In msg nelems": 10, "dtype": "Half", "Group size": 2, "Process Group Ranks": "[0, 4]"},
+            ("x", 20, 2, "[0, 4]"),
+        ),
+        ({"In msg nelems": 10, "dtype": "Float", "Group size": "8"}, ("x", 40, -1, "")),
         ({"In msg nelems": 10, "dtype": "Unknown", "Group size": 8}, None),
         ({"In msg nelems": -1, "Out msg nelems": True, "dtype": "Float", "Group size": 8}, None),
         ({"In msg nelems": 2**60, "dtype": "Float"}, None),
         ({}, None),
     ],
 )
-def test_arguments_of_a_kernel_in_a_trace(args: dict[str, Any], expected: tuple[str, int, int] | None) -> None:
+def test_arguments_of_a_kernel_in_a_trace(args: dict[str, Any], expected: tuple[str, int, int, str] | None) -> None:
     assert message_of({"Collective name": "x", **args}) == expected
 
 

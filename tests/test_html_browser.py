@@ -704,10 +704,12 @@ def test_the_matrix_of_ranks_shows_waiting_and_marks_the_rank_that_is_clicked(br
     found = report_of(lambda rank, step: [(GEMM, 0, 3_000_000 if rank == 1 else 1_000_000)])
     opened = browser.open(render_html(found), hash="#ranks")
     opened.page.click('[data-rank-measure="waiting"]')
-    assert opened.text("#rank-scale").startswith("0 ns (light) to 2.00 ms (dark)")  # two of three wait for the third
+    assert opened.text("#rank-scale").startswith("0 ns (faint) to 2.00 ms (strong)")  # two of three wait for the third
     chart = opened.page.locator("#rank-matrix")
     box = chart.bounding_box()
     chart.click(position={"x": box["width"] / 2, "y": box["height"] * 0.5})
     assert opened.text("#rank-table tr.selected td") == "1"
     assert opened.text("#rank-story").startswith("rank 1: the same number of kernels take 2 ms longer")
+    chart.click(position={"x": box["width"] / 2, "y": box["height"] * 0.1})
+    assert opened.text("#rank-story").strip() == "rank 0: nothing that the others do not do, too."
     assert opened.quiet(), opened.complaints

@@ -91,8 +91,8 @@ def test_skew_exposed_communication_and_common_step_of_a_server(count: int) -> N
     found = report(*files)
     assert found.ranks is not None
     assert found.rank_steps is not None
-    assert [rank.clock_offset_ns for rank in found.ranks.ranks] == pytest.approx(offsets, abs=2)
-    assert [rank.waiting_ns for rank in found.ranks.ranks] == pytest.approx(waits, rel=1e-3, abs=1_000)
+    assert [rank.clock_offset_ns for rank in found.ranks.ranks] == pytest.approx(offsets, abs=100)
+    assert [rank.waiting_ns for rank in found.ranks.ranks] == pytest.approx(waits, rel=1e-3, abs=100 * len(parts[0][0]))
     assert found.ranks.transfer_ns == pytest.approx(transfer, rel=1e-3)
     assert found.rank_steps.common_median_ns == pytest.approx(max(step for *_, step in parts), rel=1e-6)
     for rank, (collectives, others, _) in zip(found.ranks.ranks, parts, strict=True):

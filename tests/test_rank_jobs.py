@@ -17,7 +17,7 @@ from llm_perf_opt.cli.main import main
 from llm_perf_opt.errors import UserError
 from llm_perf_opt.inject.place import place_in_job
 from llm_perf_opt.rundir.inventory import take_inventory
-from llm_perf_opt.rundir.job import JobFacts, claim_merge, join_job, rank_folders, read_job, wanted_ranks
+from llm_perf_opt.rundir.job import JobFacts, claim_merge, join_job, rank_folders, read_job, state_of_job, wanted_ranks
 
 SLURM = {
     "SLURM_JOB_ID": "17", "SLURM_STEP_ID": "0", "SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "4",
@@ -208,6 +208,19 @@ def test_a_rank_that_was_not_chosen_is_the_program_itself(tmp_path: Path) -> Non
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_rank_that_left_an_empty_recording_is_named(tmp_path: Path) -> None:
+    """As a full disk leaves it. A rank that says itself what went wrong is not named twice."""
+    facts = JobFacts("slurm-1.0", "slurm", 3, "all", "profile", ["python", "train.py"])
+    for rank, (content, state) in enumerate((("{}", "done"), ("", "done"), ("", "running"))):
+        run = join_job(tmp_path / "run", facts, rank)
+        (run / "measure").mkdir(parents=True)
+        (run / "measure" / "run.json").write_text(content)
+        (run / "manifest.json").write_text(json.dumps({"state": state, "steps": [], "diagnostics": []}))
+    told = {one.code: one.message for one in state_of_job(tmp_path / "run").diagnostics}
+    assert told["RANKS_MISSING"].startswith("Ranks of the job that left no results: rank 1.")
+    assert told["RUN_UNFINISHED"].startswith("rank 2 on ")
+
+
 @pytest.mark.process
 @pytest.mark.slow
 def test_a_lost_rank_and_a_failed_one_are_named_with_their_nodes(
@@ -225,7 +238,7 @@ def test_a_lost_rank_and_a_failed_one_are_named_with_their_nodes(
     capsys.readouterr()
     report = json.loads((tmp_path / "run" / "report.json").read_text())
     told = {one["code"]: one["message"] for one in report["diagnostics"]}
-    assert told["RANKS_MISSING"].startswith("Ranks of the job that left no results: 3.")
+    assert told["RANKS_MISSING"].startswith("Ranks of the job that left no results: rank 3.")
     assert told["WORKLOAD_FAILED"].startswith("rank 2 on node2 (ranks/rank-2): ")
     assert told["RUN_UNFINISHED"].startswith("rank 1 on node1 (ranks/rank-1): ")
     assert {"rank:0", "rank:1", "rank:2"} <= {scope["scope"] for scope in report["scopes"]}

@@ -84,7 +84,7 @@ def test_the_common_time_is_that_of_the_slowest() -> None:
 def test_more_work_slower_kernels_and_a_slower_host_are_told_apart() -> None:
     assert why(report_of(lambda rank, step: [(GEMM, n * 500_000, 400_000) for n in range(8 if rank == 1 else 4)])) == [
         "",
-        "more work: 9 kernels in a step, usually 5; they take 1.6 ms longer",
+        "more work: 8 kernels in a step, usually 4; they take 1.6 ms longer",
         "",
     ]
     slower = report_of(lambda rank, step: [(GEMM, 0, 3_000_000 if rank == 2 else 1_000_000)])
@@ -117,6 +117,56 @@ def test_a_part_that_one_rank_alone_has_is_named() -> None:
         ranks.append(evolve(with_ranks(made(ranges, []), rank), source=f"rank{rank}.sqlite"))
     found = why(build_report(ranks, ReportOptions()))
     assert found == ["", "checkpoint, which no other rank has, takes 3 ms of a step"]
+
+
+def test_who_waits_in_a_collective_is_not_said_to_differ() -> None:
+    """Ranges alone: the rank that comes early is longer in the all-reduce, because the other one is late."""
+    ranks = []
+    for rank in range(2):
+        data = 6_000_000 if rank else 1_000_000
+        ranges = []
+        for begin in range(0, STEPS * STEP_NS, STEP_NS):
+            ranges += [("step", begin, begin + STEP_NS - 1_000), ("data", begin, begin + data)]
+            ranges += [("all_reduce", begin + data, begin + 7_000_000)]
+        ranks.append(evolve(with_ranks(made(ranges, []), rank), source=f"rank{rank}.sqlite"))
+    assert why(build_report(ranks, ReportOptions())) == ["", "data takes 6 ms, usually 1 ms"]
+
+
+def test_a_gpu_that_waits_for_its_host_names_the_part_in_which_it_does() -> None:
+    ranks = ranks_doing(lambda rank, step: [(GEMM, 3_000_000 if rank == 1 else 100_000, 1_000_000)])
+    for number, one in enumerate(ranks):
+        ranges = one.ranges
+        longer = 3_000_000 if number == 1 else 100_000
+        parts = [("data", begin, begin + longer) for begin in ranges.start.tolist()]
+        steps = [("step", *span) for span in zip(ranges.start.tolist(), ranges.end.tolist(), strict=True)]
+        kernels = zip(one.kernels.name.tolist(), one.kernels.start.tolist(), one.kernels.end.tolist(), strict=True)
+        again = made(
+            sorted([*steps, *parts], key=lambda own: own[1]), [(one.strings[n], a, b - a) for n, a, b in kernels]
+        )
+        ranks[number] = evolve(with_ranks(again, number), source=one.source)
+    found = why(build_report(ranks, ReportOptions()))
+    assert found[0] == found[2] == ""
+    assert found[1].endswith("longer in a step for its host: data takes 3 ms, usually 100 µs")
+
+
+def test_one_that_started_late_is_told_by_the_first_step() -> None:
+    """Even in a loop: the others waited for it once, and never again."""
+    ranks = []
+    for rank in range(3):
+        begin, late = rank * 10**9, 50_000_000
+        start, end = begin + (late if rank == 2 else 0), begin + late + 10_000_000
+        ranges, kernels = (
+            [("step", start, end)],
+            [(GEMM, start, 1_000_000), (REDUCE, start + 1_000_000, end - start - 1_500_000)],
+        )
+        for step in range(1, STEPS):
+            start = end + 1_000 * step * step
+            end = start + STEP_NS
+            ranges.append(("step", start, end))
+            kernels += [(GEMM, start, 1_000_000), (REDUCE, start + 1_000_000, 2_000_000)]
+        ranks.append(evolve(with_ranks(made(ranges, kernels), rank), source=f"rank{rank}.sqlite"))
+    found = why(build_report(ranks, ReportOptions()))
+    assert found == ["", "", "starts 50 ms after rank 0"]
 
 
 def test_a_time_that_nobody_knows_is_not_compared_as_if_it_were_nothing() -> None:

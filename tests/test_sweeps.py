@@ -256,3 +256,15 @@ def test_a_sweep_on_a_cpu_compares_what_the_jobs_took(tmp_path: Path, capsys: py
     assert any(job["on_front"] for job in found["jobs"])
     assert found["best"].keys() == {"tokens_per_s", "time_ns"}
     assert not list((tmp_path / "sweep").glob("*/report.json"))
+
+
+def test_tokens_of_a_batch_are_those_of_all_its_sequences() -> None:
+    """A step makes one for each sequence: ranges show as many steps of eight as of one."""
+    report = llm_perf_opt.load(next(iter(sorted(RECORDINGS.glob("nsys-*-decoder-8layers-warm.sqlite*"))))).data
+    sizes: dict[str, dict[str, object]] = {"0": {"batch": 1}, "1": {"batch": 8}}
+    found = compare_jobs(sizes, dict.fromkeys(sizes, report), {}, made={"0": 4.0, "1": 32.0})
+    one, eight = found.jobs
+    assert one.time_ns is not None
+    assert one.tokens_per_s == pytest.approx(4e9 / one.time_ns)
+    assert eight.tokens_per_s == pytest.approx(32e9 / one.time_ns)
+    assert found.best["tokens_per_s"] == "1"

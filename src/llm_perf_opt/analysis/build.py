@@ -216,6 +216,7 @@ def _finished(
         environment=_environment(recordings),
         diagnostics=[d for r in recordings for d in r.diagnostics]
         + found.diagnostics
+        + ranks.diagnostics
         + compared_ranks(ranks.skew, ranks.common)
         + steps_compared(ranks.steps)
         + uneven(ranks.imbalance, ranks.steps.region if ranks.steps is not None else ""),
@@ -362,6 +363,13 @@ def _compare_timelines(timelines: list[Timeline], names: list[set[str]]) -> Iter
     unrelated = [t.source for t, own in zip(timelines[1:], known[1:], strict=True) if own and not own & known[0]]
     if unrelated and known[0]:
         yield diagnose("UNRELATED_TIMELINES", unrelated=", ".join(unrelated), first=timelines[0].source)
+    of_rank: dict[int, list[str]] = {}
+    for timeline in timelines:
+        for rank in {process.rank for process in timeline.processes if process.rank is not None}:
+            of_rank.setdefault(rank, []).append(timeline.source)
+    twice = next(((rank, sources) for rank, sources in sorted(of_rank.items()) if len(sources) > 1), None)
+    if twice is not None:
+        yield diagnose("RANK_GIVEN_TWICE", rank=twice[0], sources=", ".join(twice[1][:4]))
 
 
 def matched_anything(report: NCUProfileRegionReport) -> bool:

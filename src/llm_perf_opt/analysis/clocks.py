@@ -33,6 +33,12 @@ class Clocks:
         found: Int64s = self.offset[:, None] + later
         return found
 
+    def to_first(self, rank: int, moments: Int64s) -> Int64s:
+        """What the clock of the first said at moments of the clock of another."""
+        early, drift = moments - self.offset[rank], float(self.drift[rank])
+        found: Int64s = early - np.round((early - self.middle) * (drift / (1 + drift))).astype(np.int64)
+        return found
+
 
 def clocks_of(moments: Int64s) -> Clocks:
     """From moments that were the same for all: one row a rank, each by its own clock."""

@@ -37,9 +37,7 @@ def collective_use(
     if skew is not None and number is not None:
         matched = skew.matched[number]
         waiting[matched] = skew.waiting[number]
-        least[matched] = np.min(
-            [of.end[own] - of.start[own] for of, own in zip(skew.ranks, skew.matched, strict=True)], axis=0
-        )
+        least[matched] = skew.transfer[skew.instance[number]]
     region = _regions(calls, table)
     told = calls.bytes != UNKNOWN
     groups: dict[tuple[int, str, int, bool], list[int]] = {}

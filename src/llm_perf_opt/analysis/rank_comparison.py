@@ -9,7 +9,8 @@ from attrs import Factory, define
 from llm_perf_opt.analysis.collective_use import collective_use
 from llm_perf_opt.analysis.imbalance import imbalances, kinds_of_calls, send_to_one_another
 from llm_perf_opt.analysis.rank_steps import OfRank, rank_steps
-from llm_perf_opt.analysis.ranks import CommonTimes, RankCalls, common_times, compare_ranks
+from llm_perf_opt.analysis.ranks import CommonTimes, RankCalls, Skew, common_times, compare_ranks, ranks_not_given
+from llm_perf_opt.diagnosis import Diagnosis
 from llm_perf_opt.regions.model import Scope
 from llm_perf_opt.regions.rank_skew import CollectiveUse, Imbalance, RankSkew, RankSteps
 from llm_perf_opt.regions.table import RegionTable
@@ -24,6 +25,7 @@ class RankComparison:
     collectives: list[CollectiveUse] = Factory(list)
     imbalance: list[Imbalance] = Factory(list)
     common: CommonTimes = Factory(CommonTimes)
+    diagnostics: list[Diagnosis] = Factory(list)  # why ranks are not compared
 
     @staticmethod
     def of(
@@ -31,12 +33,14 @@ class RankComparison:
     ) -> RankComparison:
         """`table`: of all ranks; regions of all scopes get the times of the slowest rank."""
         kinds = kinds_of_calls(calls, table)
-        skew = compare_ranks(calls, kinds)
+        compared_calls = compare_ranks(calls, kinds)
+        skew, said = (compared_calls, []) if isinstance(compared_calls, Skew) else (None, compared_calls)
         compared = rank_steps(steps, skew, scopes, table, in_turn=send_to_one_another(kinds))
         return RankComparison(
             skew.found if skew is not None else None,
             compared,
             collective_use(calls, kinds, skew, table),
             imbalances(calls, kinds, compared, table),
-            common_times(scopes, skew, table),
+            common_times(scopes, skew, table, {row.label: row.why for row in (compared.ranks if compared else ())}),
+            said + ranks_not_given(calls),
         )

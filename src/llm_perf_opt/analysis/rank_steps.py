@@ -1,11 +1,13 @@
 """Ranks by steps: what each rank takes for each step, how much of it is waiting for others, and what it does differently.
 
-A step is an instance of the outermost region that every rank has and most repeat. The n-th is the same step everywhere:
-a job whose ranks do not do the same things has no steps. Its common time is that of the rank that takes longest.
+A step is an instance of the outermost region that every rank has and most repeat. The same step has the same
+collectives on all ranks; where none were recorded, the n-th is the same everywhere. Its common time is that of the rank
+that takes longest.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -13,6 +15,7 @@ from attrs import define
 
 from llm_perf_opt.analysis.ranks import Skew
 from llm_perf_opt.diagnosis import Diagnosis, diagnose
+from llm_perf_opt.metrics.families import COLLECTIVE
 from llm_perf_opt.metrics.quantity import nanoseconds, shown
 from llm_perf_opt.regions.attribution import Attribution
 from llm_perf_opt.regions.columns import Bools, Int64s, Timeline
@@ -29,6 +32,9 @@ _MOST_STEPS = 200  # that are listed
 _DIFFERENT, _LEAST_NS = 0.05, 20_000  # of a step, by which a rank differs from the others
 _MORE_KERNELS = 0.02
 _SLOWER_CLOCK = 0.03
+_WAITS = re.compile(
+    r"all_?(reduce|gather|to_?all)|reduce_?scatter|barrier", re.IGNORECASE
+)  # who comes early is longer there
 
 
 @define(eq=False)
@@ -40,6 +46,16 @@ class StepsOfRank:
     took: Int64s
     warmup: Bools
     sm_mhz: float | None  # what its GPU reaches while it works; None: nobody looked, or at several ranks together
+
+    def only(self, which: list[int]) -> StepsOfRank:
+        chosen = np.array(which, dtype=np.int64)
+        return StepsOfRank(self.start[chosen], self.end[chosen], self.took[chosen], self.warmup[chosen], self.sm_mhz)
+
+    def around(self, moments: Int64s) -> Int64s:
+        """In which step each moment is; less than 0: in none."""
+        step = np.searchsorted(self.start, moments, side="right") - 1
+        found: Int64s = np.where((step >= 0) & (moments <= self.end[np.maximum(step, 0)]), step, -1)
+        return found
 
 
 OfRank = dict[int, StepsOfRank]  # by region of the common table
@@ -99,7 +115,7 @@ def rank_steps(
     region = _step_region(list(by_rank.values()), table)
     if region is None:
         return None
-    steps = {rank: regions[region] for rank, regions in by_rank.items()}
+    steps = _the_same({rank: regions[region] for rank, regions in by_rank.items()}, skew)
     count = min(len(own.took) for own in steps.values())
     listed = min(count, _MOST_STEPS)
     warmup = max(int(own.warmup[:listed].sum()) for own in steps.values())
@@ -109,8 +125,10 @@ def rank_steps(
     key = table.key(region)
     parts = {rank: _parts_of(scopes, rank, key) for rank in steps}
     rows = []
+    in_collectives = {rank: _in_collectives(own, rank, skew, listed) for rank, own in steps.items()}
+    first_waits = _first_waits([waits for waits, _ in in_collectives.values() if waits])
     for rank, own in steps.items():
-        waiting, transfer = _in_collectives(own, rank, skew, listed)
+        waiting, transfer = in_collectives[rank]
         timing = parts[rank][key].timing if key in parts[rank] else None
         rows.append(
             RankRow(
@@ -122,7 +140,8 @@ def rank_steps(
                 median_ns=int(np.median(own.took[warmup:listed])),
                 memory_peak_bytes=timing.memory_peak_bytes if timing is not None else None,
                 energy_j=timing.energy_j if timing is not None else None,
-                why=_later_start(rank, steps, skew) or _with_clock(_difference(rank, key, parts, in_turn), rank, steps),
+                why=_later_start(rank, steps, skew, first_waits)
+                or _with_clock(_difference(rank, key, parts, in_turn), rank, steps),
                 computing_ns=_computing(parts[rank].get(key)),
             )
         )
@@ -142,6 +161,54 @@ def _step_region(ranks: Sequence[OfRank], table: RegionTable) -> int | None:
     return max(everywhere, key=worth, default=None)
 
 
+def _the_same(steps: Mapping[int, StepsOfRank], skew: Skew | None) -> dict[int, StepsOfRank]:
+    """Those that all ranks have. The same step has the same collectives; where that is not known, the n-th is the same."""
+    numbers = _numbered(steps, skew) if skew is not None else {}
+    if len(numbers) < len(steps):
+        return dict(steps)
+    common = sorted(set.intersection(*(set(own) for own in numbers.values())))
+    return {rank: own.only([numbers[rank][step] for step in common]) for rank, own in steps.items()}
+
+
+def _numbered(steps: Mapping[int, StepsOfRank], skew: Skew) -> dict[int, dict[int, int]]:
+    """Of each rank, which of its steps is which of the first rank's: by way of ranks that share collectives with both."""
+    inside: dict[int, tuple[Int64s, Int64s]] = {}  # collectives, and the step that each is in
+    for number, calls in enumerate(skew.ranks):
+        if calls.rank is not None and calls.rank in steps and calls.rank not in inside:
+            step = steps[calls.rank].around(calls.launched[skew.matched[number]])
+            inside[calls.rank] = skew.instance[number][step >= 0], step[step >= 0]
+    unknown = np.iinfo(np.int64).min
+    known = np.full(len(skew.late), unknown)  # of each collective, the step it is in
+    found: dict[int, dict[int, int]] = {}
+    while todo := [rank for rank in inside if rank not in found]:
+        rank = next((one for one in todo if not found or (known[inside[one][0]] != unknown).any()), None)
+        if rank is None:
+            break
+        collectives, step = inside[rank]
+        own = (
+            np.arange(len(steps[rank].start))
+            if not found
+            else _steps_by(known[collectives], step, steps[rank], unknown)
+        )
+        found[rank] = {number: at for at, number in reversed(list(enumerate(own.tolist())))}
+        fresh = known[collectives] == unknown
+        known[collectives[fresh]] = own[step[fresh]]
+    return found
+
+
+def _steps_by(known: Int64s, step: Int64s, own: StepsOfRank, unknown: int) -> Int64s:
+    """The number of each step: that of most of its collectives; of one that has none, by its neighbours."""
+    told = known != unknown
+    found = np.full(len(own.start), unknown)
+    for at, which in group_by(step[told]):
+        numbers, count = np.unique(known[told][which], return_counts=True)
+        found[at] = numbers[count.argmax()]
+    sure = np.flatnonzero(found != unknown)
+    before = sure[np.clip(np.searchsorted(sure, np.arange(len(found)), side="right") - 1, 0, None)]
+    filled: Int64s = found[before] + np.arange(len(found)) - before
+    return filled
+
+
 def _in_collectives(
     own: StepsOfRank, rank: int, skew: Skew | None, listed: int
 ) -> tuple[list[int] | None, list[int] | None]:
@@ -150,24 +217,26 @@ def _in_collectives(
     if skew is None or number is None:
         return None, None
     calls, matched = skew.ranks[number], skew.matched[number]
-    launched, took = calls.launched[matched], (calls.end - calls.start)[matched]
-    step = np.searchsorted(own.start, launched, side="right") - 1
+    step, took = own.around(calls.launched[matched]), (calls.end - calls.start)[matched]
     inside = (step >= 0) & (step < listed)
-    inside[inside] = launched[inside] <= own.end[step[inside]]
     waits = np.bincount(step[inside], weights=skew.waiting[number][inside], minlength=listed).astype(np.int64)
     whole = np.bincount(step[inside], weights=took[inside], minlength=listed).astype(np.int64)
     return waits.tolist(), (whole - waits).tolist()
 
 
-def _later_start(rank: int, steps: Mapping[int, StepsOfRank], skew: Skew | None) -> str:
-    """Where there is but a step or two: in a loop, one who starts later has been late before."""
-    if skew is None or len(steps[rank].start) >= _SEVERAL:
+def _first_waits(waiting: Sequence[Sequence[int]]) -> int:
+    """The longest wait in the first step, where ranks wait there most; in a loop, one who starts later has been late before."""
+    return max((own[0] for own in waiting if 2 * own[0] > sum(own)), default=0)
+
+
+def _later_start(rank: int, steps: Mapping[int, StepsOfRank], skew: Skew | None, first_waits: int) -> str:
+    if skew is None or (not first_waits and len(steps[rank].start) >= _SEVERAL):
         return ""
     starts = {}
     for number, calls in enumerate(skew.ranks):
         if calls.rank is not None and calls.rank in steps:
             start = steps[calls.rank].start[:1]
-            starts[calls.rank] = int(start[0] - skew.clocks.at(start - skew.clocks.offset[number])[number, 0])
+            starts[calls.rank] = int(skew.clocks.to_first(number, start)[0])
     if rank not in starts:
         return ""
     first = min(starts, key=lambda one: starts[one])
@@ -200,10 +269,18 @@ def _difference(rank: int, key: str, ranks: Mapping[int, Mapping[str, NCUProfile
     least = max(_DIFFERENT * mine.wall_ns / mine.instances, _LEAST_NS)
     wholes = [own[key] for own in others if key in own and own[key].instances]
     if wholes and mine.gpu_busy_ns and all(whole.gpu_busy_ns for whole in wholes):
-        return _on_gpu(mine, wholes, least, in_turn)
+        return _on_gpu(mine, wholes, least, in_turn, _longer_part(rank, key, ranks, least))
+    return _longer_part(rank, key, ranks, least)[1]
+
+
+def _longer_part(
+    rank: int, key: str, ranks: Mapping[int, Mapping[str, NCUProfileRegion]], least: float
+) -> tuple[float, str]:
+    """The part of a step that takes longest beyond what it takes on most others, and by how much; else no words."""
+    mine, others = ranks[rank][key], [own for number, own in ranks.items() if number != rank]
     found = []
     for part, region in ranks[rank].items():
-        if part == key:
+        if part == key or _WAITS.search(region.name):
             continue
         name, own = visible(region.name, 80), _each(region)
         elsewhere = [_each(ranks_own[part]) for ranks_own in others if part in ranks_own]
@@ -213,26 +290,35 @@ def _difference(rank: int, key: str, ranks: Mapping[int, Mapping[str, NCUProfile
         usual = float(np.median(known)) if known else 0.0
         told = f"{name} takes {_shown(own)}, usually {_shown(usual)}"
         if not elsewhere:  # it need not be in every step
-            own = own * _instances(region) / mine.instances
+            own = own * _instances(region) / _instances(mine)
             told = f"{name}, which no other rank has, takes {_shown(own)} of a step"
         if own - usual > least:
             found.append((own - usual, told))
-    return max(found)[1] if found else ""
+    return max(found, default=(0.0, ""))
 
 
-def _on_gpu(mine: NCUProfileRegion, others: Sequence[NCUProfileRegion], least: float, in_turn: bool) -> str:
+def _on_gpu(
+    mine: NCUProfileRegion, others: Sequence[NCUProfileRegion], least: float, in_turn: bool, part: tuple[float, str]
+) -> str:
     work = _each_work(mine) - float(np.median([_each_work(one) for one in others]))
     waits, usually = _each_idle(mine), [idle for one in others if (idle := _each_idle(one)) is not None]
     idle = waits - float(np.median(usually)) if waits is not None and usually and not in_turn else 0.0
     if max(work, idle) <= least:
         return ""
     if idle > work:
-        return f"its GPU waits {_shown(idle)} longer in a step for its host"
-    kernels = [one.inclusive.kernel_count / _instances(one) for one in others]
-    own, usual = mine.inclusive.kernel_count / _instances(mine), float(np.median(kernels))
+        told = f": {part[1]}" if 2 * part[0] > idle else ""  # what most of it is
+        return f"its GPU waits {_shown(idle)} longer in a step for its host{told}"
+    kernels = [_own_kernels(one) for one in others]
+    own, usual = _own_kernels(mine), float(np.median(kernels))
     if own > usual * (1 + _MORE_KERNELS):
         return f"more work: {own:,.0f} kernels in a step, usually {usual:,.0f}; they take {_shown(work)} longer"
     return f"the same number of kernels take {_shown(work)} longer in a step: larger inputs, or a slower GPU"
+
+
+def _own_kernels(region: NCUProfileRegion) -> float:
+    """Of an instance, without collectives: a stage in the middle of a pipeline has more of them than one at its end."""
+    collectives = sum(record.calls for record in region.kernels if record.family == COLLECTIVE)
+    return (region.inclusive.kernel_count - collectives) / _instances(region)
 
 
 def _instances(region: NCUProfileRegion) -> int:

@@ -7,14 +7,14 @@ sends may end some µs before what receives. A rank that comes early waits; the 
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from attrs import Factory, define
 
-from llm_perf_opt.analysis.clocks import Clocks, clocks_of
+from llm_perf_opt.analysis.clocks import Clocks
+from llm_perf_opt.analysis.matched_calls import Calls, match_calls
 from llm_perf_opt.analysis.scopes import AGGREGATE
 from llm_perf_opt.analysis.verdicts.communication_costs import RankWaiting
 from llm_perf_opt.diagnosis import Diagnosis, diagnose
@@ -30,14 +30,15 @@ from llm_perf_opt.regions.rank_skew import RankSkew, RankTime
 from llm_perf_opt.regions.stacks import group_by
 from llm_perf_opt.regions.table import ROOT, RegionTable, levels_up
 
+_BY_ORDER = " Only their order says which collectives are the same ones, and that they are of one job: the times between them are all alike, or few."
 _TIMES = ("wall_ns", "gpu_idle_ns", "gpu_busy_ns", "collective_ns", "exposed_collective_ns", "instances", "timing")
 _ALIKE = 0.9  # of the longest wall time
-_FEWEST = 2  # collectives in common from which clocks can be aligned
+_NEVER = -(1 << 62)
+_HELD_UP = 0.5  # of the waiting of a rank, from which on the late one is held up itself
+_MOST_NAMED = 8
 _COMMON = (
     " Times of regions in all ranks together are those of the rank that takes longest; counts and GPU time are of all."
 )
-# Ends of one collective lie together: within this, or within this part of its longest duration.
-_TOGETHER_NS, _TOGETHER_SHARE = 50_000, 0.1
 
 
 @define(eq=False)
@@ -58,6 +59,7 @@ class RankCalls:
     what: list[str] = Factory(list)  # as the program called it, where known; else the kernel
     bytes: Int64s = Factory(lambda: np.zeros(0, dtype=np.int64))  # of each message; UNKNOWN where nobody says
     group: Int64s = Factory(lambda: np.zeros(0, dtype=np.int64))  # ranks that take part; UNKNOWN as well
+    members: list[str] = Factory(list)  # which ones, by a name that all of them have for it; empty: nobody says
 
     @property
     def label(self) -> str:
@@ -115,13 +117,15 @@ def _computing(timeline: Timeline, collectives: Int64s) -> dict[int, BusyTime]:
 def _messages_of(timeline: Timeline, kernels: Int64s, names: list[str]) -> dict[str, Any]:
     """What the collectives were given: columns of `RankCalls`."""
     messages = timeline.messages
-    what, columns = list(names), np.full((2, len(kernels)), UNKNOWN, dtype=np.int64)
+    what, members, columns = list(names), [""] * len(names), np.full((2, len(kernels)), UNKNOWN, dtype=np.int64)
     place = {kernel: at for at, kernel in enumerate(kernels.tolist())} if len(messages) else {}
     for row, kernel in enumerate(messages.kernel.tolist()):
         if (at := place.get(kernel)) is not None:
             columns[:, at] = messages.bytes[row], messages.ranks[row]
             what[at] = timeline.strings[int(messages.what[row])]
-    return {"what": what, "bytes": columns[0], "group": columns[1]}
+            if (group := int(messages.group[row])) != UNKNOWN:
+                members[at] = timeline.strings[group]
+    return {"what": what, "bytes": columns[0], "group": columns[1], "members": members}
 
 
 @define(eq=False)
@@ -129,16 +133,28 @@ class Skew:
     """What the collectives of several ranks say together."""
 
     ranks: list[RankCalls]
-    matched: list[Int64s]  # of each rank, the calls that all have in common
+    matched: list[Int64s]  # of each rank, the calls that all of their group have
     waiting: list[Int64s]  # of each of those, how long the rank waited for the last one
-    late: Int64s  # of each of those, which rank came last
+    instance: list[Int64s]  # of each of those, which collective it is
+    late: Int64s  # of each collective, which rank came last
+    transfer: Int64s  # of each collective, how long it took once that one had come
     clocks: Clocks
     found: RankSkew
     _by_region: dict[int, Int64s] = Factory(dict)
 
     def late_for(self, rank: int) -> str:
-        """The rank that this one waits for most."""
-        return self.ranks[int(np.bincount(self.late, weights=self.waiting[rank]).argmax())].label
+        """The rank that this one waits for most; or whom that one waits for, in a group that this one is not in."""
+        whole, late = float(self.waiting[rank].sum()), self._waits_for(rank)[0]
+        for _ in self.ranks:
+            further, held_up = self._waits_for(late)
+            if held_up < _HELD_UP * whole or further in (rank, late):
+                break
+            late = further
+        return self.ranks[late].label
+
+    def _waits_for(self, rank: int) -> tuple[int, float]:
+        waits = np.bincount(self.late[self.instance[rank]], weights=self.waiting[rank], minlength=len(self.ranks))
+        return int(waits.argmax()), float(waits.max())
 
     def waiting_in(self, table: RegionTable, rank: int) -> Int64s:
         """Of one rank, the waiting in every region of the common table."""
@@ -163,8 +179,8 @@ class CommonTimes:
     waiting: dict[str, dict[str, RankWaiting]] = Factory(dict)  # scope -> region key
 
 
-def common_times(scopes: Sequence[Scope], skew: Skew | None, table: RegionTable) -> CommonTimes:
-    """Also gives the regions of all ranks together their times: those of the slowest, not the sum.
+def common_times(scopes: Sequence[Scope], skew: Skew | None, table: RegionTable, why: Mapping[str, str]) -> CommonTimes:
+    """`why`: what ranks do differently, by their labels. Also gives the regions of all ranks together their times: those of the slowest, not the sum.
 
     Without collectives that all have in common (they were not recorded, or each rank sends to another, as the stages
     of a pipeline do) by the ranks' own times.
@@ -180,9 +196,9 @@ def common_times(scopes: Sequence[Scope], skew: Skew | None, table: RegionTable)
     regions = {name: {region.key: region for region in by_name[name].regions} for name in names}
     for number, name in enumerate(names if skew is not None else ()):
         assert skew is not None
-        waits, own = skew.waiting_in(table, number), skew.ranks[number].label
+        waits, own, late = skew.waiting_in(table, number), skew.ranks[number].label, skew.late_for(number)
         found.waiting[name] = {
-            key: RankWaiting(own, skew.late_for(number), nanoseconds(float(waits[keys[key]])))
+            key: RankWaiting(own, late, nanoseconds(float(waits[keys[key]])), why.get(late, ""))
             for key in regions[name]
             if waits[keys[key]]
         }
@@ -216,62 +232,104 @@ def _slowest(members: dict[str, int], exposed: dict[str, int], key: str, found: 
     return max(alike, key=lambda name: (waits(name), exposed[name], members[name]))
 
 
-def compare_ranks(ranks: Sequence[RankCalls], kinds: Sequence[Sequence[str]]) -> Skew | None:
-    """None where there are not two ranks with collectives in common. `kinds`: of the calls of each."""
+def compare_ranks(ranks: Sequence[RankCalls], kinds: Sequence[Sequence[str]]) -> Skew | list[Diagnosis]:
+    """Or why not, where there are two ranks with collectives. `kinds`: of the calls of each."""
     if len(ranks) < 2:
-        return None
-    calls = _in_common([_of_all(rank, own, ranks) for rank, own in zip(ranks, kinds, strict=True)])
-    start, end = (
-        np.stack([getattr(r, side)[c] for r, c in zip(ranks, calls, strict=True)]) for side in ("start", "end")
-    )
-    if start.shape[1] < _FEWEST:
-        return None
-    together = _ends_together(start, end, _clocks(ranks, end).at(end[0]))
-    if together.sum() < _FEWEST:
-        return None
-    start, end, calls = start[:, together], end[:, together], [c[together] for c in calls]
-    clocks = _clocks(ranks, end)
-    offset = clocks.at(end[0])
-    aligned = start - offset
-    apart = np.abs(end - offset - np.median(end - offset, axis=0))
-    duration = end - start
-    waiting = np.minimum(aligned.max(axis=0) - aligned, duration)
-    late = aligned.argmax(axis=0)
-    caused = np.bincount(late, weights=waiting.max(axis=0), minlength=len(ranks))
-    longest = int(waiting.max(axis=0).argmax())
-    latest = int(caused.argmax())
+        return []
+    clocks = len({id(rank.clock) for rank in ranks})
+    if len({(rank.rank, id(rank.clock)) for rank in ranks if rank.rank is not None}) > len(
+        {r.rank for r in ranks} - {None}
+    ):
+        return []  # a rank is in several recordings
+    several = len(ranks) > 2 and clocks > 1
+    keys = [_keys(rank, own, len(ranks), several) for rank, own in zip(ranks, kinds, strict=True)]
+    matched = match_calls([Calls(r.start, r.end, own, r.clock) for r, own in zip(ranks, keys, strict=True)])
+    if isinstance(matched, list):
+        if not matched or any(set(own) <= {EXCHANGE} for own in kinds):
+            return []
+        return [diagnose("RANKS_NOT_ALIGNED", lost=_listed([ranks[n].label for n in matched]), first=ranks[0].label)]
+    size = 1 + max(int(own.max(initial=-1)) for own in matched.instance)
+    latest, late, shortest = np.full(size, _NEVER), np.zeros(size, dtype=np.int64), np.full(size, -_NEVER)
+    starts, ends = [], []
+    for n, (rank, which, number) in enumerate(zip(ranks, matched.calls, matched.instance, strict=True)):
+        start, end = (matched.clocks.to_first(n, side[which]) for side in (rank.start, rank.end))
+        starts.append(start)
+        ends.append(end)
+        later = starts[n] > latest[number]
+        late[number[later]] = n
+        latest[number] = np.maximum(latest[number], starts[n])
+        shortest[number] = np.minimum(shortest[number], end - start)
+    waiting = [
+        np.minimum(latest[number] - start, rank.end[which] - rank.start[which])
+        for rank, which, number, start in zip(ranks, matched.calls, matched.instance, starts, strict=True)
+    ]
+    longest = np.zeros(size, dtype=np.int64)
+    for number, waits in zip(matched.instance, waiting, strict=True):
+        longest[number] = np.maximum(longest[number], waits)
+    caused = np.bincount(late, weights=longest, minlength=len(ranks))
+    odd, latest_rank = int(longest.argmax()), int(caused.argmax())
+    apart = _apart(ends, matched.instance)
+    times = [
+        RankTime(
+            rank=of.rank,
+            label=of.label,
+            source=of.source,
+            clock_offset_ns=int(matched.clocks.offset[n]),
+            clock_drift_ppm=round(float(matched.clocks.drift[n]) * 1e6, 3),
+            collectives_ns=int((of.end[which] - of.start[which]).sum()),
+            waiting_ns=int(waiting[n].sum()),
+            caused_waiting_ns=int(caused[n]),
+            longest_ns=int((of.end - of.start)[which[number == odd]].sum()),
+        )
+        for n, (of, which, number) in enumerate(zip(ranks, matched.calls, matched.instance, strict=True))
+    ]
+    holder = next(n for n, number in enumerate(matched.instance) if (number == odd).any())
+    call = int(matched.calls[holder][matched.instance[holder] == odd][0])
     found = RankSkew(
-        ranks=[
-            RankTime(
-                rank=of.rank,
-                label=of.label,
-                source=of.source,
-                clock_offset_ns=int(clocks.offset[n]),
-                clock_drift_ppm=round(float(clocks.drift[n]) * 1e6, 3),
-                collectives_ns=int(duration[n].sum()),
-                waiting_ns=int(waiting[n].sum()),
-                caused_waiting_ns=int(caused[n]),
-                longest_ns=int(duration[n, longest]),
-            )
-            for n, of in enumerate(ranks)
-        ],
-        collectives=start.shape[1],
-        clocks=len({id(rank.clock) for rank in ranks}),
+        ranks=times,
+        collectives=size,
+        clocks=clocks,
         residual_ns=round(float(np.percentile(apart, 90))),
-        transfer_ns=int(duration.min(axis=0).sum()),
-        late=ranks[latest].label if caused[latest] else None,
-        longest=short_kernel_name(ranks[0].name[int(calls[0][longest])]),
+        transfer_ns=max(int(shortest[number].sum()) for number in matched.instance),
+        late=ranks[latest_rank].label if caused[latest_rank] else None,
+        longest=short_kernel_name(ranks[holder].name[call]),
+        by_order=matched.by_order,
     )
-    return Skew(list(ranks), calls, list(waiting), late, clocks, found)
+    return Skew(list(ranks), matched.calls, waiting, matched.instance, late, shortest, matched.clocks, found)
 
 
-def _clocks(ranks: Sequence[RankCalls], end: Int64s) -> Clocks:
-    """Of each rank: that of its recording, against that of the first."""
-    own = {id(rank.clock): rank.clock for rank in ranks}
-    which = np.array([list(own).index(id(rank.clock)) for rank in ranks])
-    ends = np.stack([np.round(np.median(end[which == n], axis=0)).astype(np.int64) for n in range(len(own))])
-    found = clocks_of(ends)
-    return Clocks(found.offset[which], found.drift[which], found.middle)
+def ranks_not_given(ranks: Sequence[RankCalls]) -> list[Diagnosis]:
+    """Collectives that more ranks take part in than there are recordings of. One rank alone knows little of others anyway."""
+    here = {rank.rank for rank in ranks}
+    size = max((int(rank.group.max(initial=UNKNOWN)) for rank in ranks), default=UNKNOWN)
+    if None in here and len({id(rank.clock) for rank in ranks}) > 1:
+        return [diagnose("RANKS_UNNAMED")]
+    if len(here) < 2 or size <= len(here) or None in here:
+        return []
+    missing = [f"rank {rank}" for rank in range(size) if rank not in here]
+    return [
+        diagnose(
+            "RANKS_NOT_GIVEN", size=size, missing=_listed(missing if len(missing) == size - len(here) else []) or "some"
+        )
+    ]
+
+
+def _apart(ends: Sequence[Int64s], instance: Sequence[Int64s]) -> Int64s:
+    """Of each end, how far it is from the middle one of its collective."""
+    number, end = np.concatenate(instance), np.concatenate(ends)
+    order = np.lexsort((end, number))
+    number, end = number[order], end[order]
+    first = np.flatnonzero(np.append(True, np.diff(number) > 0))
+    count = np.diff(np.append(first, len(number)))
+    middle = (end[first + (count - 1) // 2] + end[first + count // 2]) // 2
+    found: Int64s = np.abs(end - np.repeat(middle, count))
+    return found
+
+
+def _listed(named: Sequence[str]) -> str:
+    return ", ".join(named[:_MOST_NAMED]) + (
+        f" and {len(named) - _MOST_NAMED} more" if len(named) > _MOST_NAMED else ""
+    )
 
 
 def compared_ranks(skew: RankSkew | None, common: CommonTimes) -> list[Diagnosis]:
@@ -290,47 +348,20 @@ def compared_ranks(skew: RankSkew | None, common: CommonTimes) -> list[Diagnosis
             waits=waits.label,
             waiting=shown(nanoseconds(waits.waiting_ns)),
             transfer=shown(nanoseconds(skew.transfer_ns)),
-            times=_COMMON if common.slowest else "",
+            times=(_BY_ORDER if skew.by_order else "") + (_COMMON if common.slowest else ""),
         )
     ]
 
 
-def _of_all(rank: RankCalls, kinds: Sequence[str], ranks: Sequence[RankCalls]) -> list[str]:
-    """The names of its calls; empty of those that only some ranks take part in, which end at other times elsewhere.
+def _keys(rank: RankCalls, kinds: Sequence[str], ranks: int, several: bool) -> list[tuple[str, str] | None]:
+    """Group and kernel of its calls; None of those that only some ranks take part in, and nobody says which.
 
     A pipeline of several stages sends at regular intervals: each stage seems to send with the others by a clock that is
     off. So between clocks that are to be aligned, messages count only where they are between the only two ranks.
     """
-    several = len(ranks) > 2 and len({id(one.clock) for one in ranks}) > 1
-    partial = (rank.group != UNKNOWN) & (rank.group < len(ranks)) if len(rank.group) else np.zeros(len(kinds), bool)
+    groups = rank.members or [""] * len(kinds)
+    partial = (rank.group != UNKNOWN) & (rank.group < ranks) if len(rank.group) else np.zeros(len(kinds), bool)
     return [
-        "" if some or (several and kind == EXCHANGE) else name
-        for name, kind, some in zip(rank.name, kinds, partial.tolist(), strict=True)
+        None if (some and not group) or (several and kind == EXCHANGE) else (group, name)
+        for name, kind, group, some in zip(rank.name, kinds, groups, partial.tolist(), strict=True)
     ]
-
-
-def _in_common(names: Sequence[Sequence[str]]) -> list[Int64s]:
-    """For each rank its calls in an order in which they are the same collectives on all.
-
-    The n-th call of a kernel is the same everywhere, where all call it as often. `names`: of the kernels, of each rank.
-    """
-    counts = [Counter(own) for own in names]
-    alike = {name for name, count in counts[0].items() if name and all(c[name] == count for c in counts)}
-    order: list[Int64s] = []
-    for own in names:
-        seen: Counter[str] = Counter()
-        keys = []
-        for at, name in enumerate(own):
-            if name in alike:
-                keys.append((name, seen[name], at))
-                seen[name] += 1
-        order.append(np.array([at for _, _, at in sorted(keys)], dtype=np.int64))
-    return order
-
-
-def _ends_together(start: Int64s, end: Int64s, offset: Int64s) -> np.typing.NDArray[np.bool_]:
-    """Calls that end at the same time everywhere: messages between two ranks do not."""
-    ends = end - offset
-    allowed = np.maximum(_TOGETHER_NS, _TOGETHER_SHARE * (end - start).max(axis=0))
-    together: np.typing.NDArray[np.bool_] = ends.max(axis=0) - ends.min(axis=0) <= allowed
-    return together

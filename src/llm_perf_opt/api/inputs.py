@@ -119,6 +119,8 @@ class Inputs:
         except (UnreadableInput, MissingTool) as error:
             if file not in self.inside_runs:
                 raise
+            if (rank := rank_of_folder(file)) is not None:  # the files of all ranks have the same names
+                error.message = f"rank {rank}: {error.message}"
             self.unreadable.append(error)
             return None
         rank = rank_of(file) if len(self.files) > 1 else rank_of_folder(file)

@@ -14,10 +14,12 @@ from llm_perf_opt.errors import UserError
 from llm_perf_opt.options import flatten
 from llm_perf_opt.rundir.layout import SWEEP_FILES
 from llm_perf_opt.rundir.manifest import Manifest
+from llm_perf_opt.untrusted import read_json
 
 if TYPE_CHECKING:
     from llm_perf_opt.regions.model import NCUProfileRegionReport
 
+_LARGEST_METRICS = 1 << 22
 _ENDED = ("done", "failed", "interrupted")
 _SEVERAL = re.compile(r"\+{0,2}(?P<key>[A-Za-z0-9_./@-]+)=(?:[^\[{(\"']*,|(?:choice|range|interval|glob)\()")
 
@@ -49,7 +51,18 @@ def read_sweep(folder: Path) -> Sweep:
             f"There are not two runs in {folder}.",
             "Give the folder of a sweep (deep_profile_runner -m …), or one with several runs.",
         )
-    return compare_jobs(configurations, reports, problems, typed=typed)
+    made = {name: tokens for name in reports if (tokens := _made(runs[name].path))}
+    return compare_jobs(configurations, reports, problems, typed=typed, made=made)
+
+
+def _made(run: Path) -> float | None:
+    """New tokens of a batch, as the built-in workload counted them."""
+    try:
+        found = read_json(run / "torch_profiler" / "metrics.json", _LARGEST_METRICS)
+        tokens, runs = (found["timing"][name] for name in ("new_tokens", "runs"))
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+    return tokens / runs if isinstance(tokens, int) and isinstance(runs, int) and tokens > 0 and runs > 0 else None
 
 
 def _report_of(run: Path) -> NCUProfileRegionReport:

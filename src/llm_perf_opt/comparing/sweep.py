@@ -7,6 +7,7 @@ front are those that no other beats in one without losing in another. Pure.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import attrs
@@ -74,8 +75,12 @@ def compare_jobs(
     problems: Mapping[str, str],
     *,
     typed: Sequence[str] = (),
+    made: Mapping[str, float] = MappingProxyType({}),
 ) -> Sweep:
-    """By name of the job: its flat configuration, its report, or why there is none. `typed`: keys with several values."""
+    """By name of the job: its flat configuration, its report, or why there is none. `typed`: keys with several values.
+
+    `made`: the tokens of one batch, which ranges do not tell: of a batch they show as many steps as of one sequence.
+    """
     keys = _swept(configurations, typed)
     stage = _common_stage(reports)
     jobs = []
@@ -84,7 +89,7 @@ def compare_jobs(
         if name not in reports:
             jobs.append(SweepJob(name, values, problem=problems.get(name, "There is no report.")))
             continue
-        jobs.append(_job(name, values, reports[name], stage))
+        jobs.append(_job(name, values, reports[name], stage, made.get(name)))
     comparable = [job for job in jobs if job.stage == stage]  # the time of another stage is no better or worse
     front = _front(comparable)
     best = {}
@@ -127,17 +132,19 @@ def _region(report: NCUProfileRegionReport, key: str) -> NCUProfileRegion | None
     return next((r for r in scope.regions if r.key == key), None) if scope is not None else None
 
 
-def _job(name: str, values: dict[str, str], report: NCUProfileRegionReport, stage: str) -> SweepJob:
+def _job(name: str, values: dict[str, str], report: NCUProfileRegionReport, stage: str, made: float | None) -> SweepJob:
     stages = stage_regions(report)
     region = _region(report, stage) or (stages[0] if stages else None)
     if region is None:
         return SweepJob(name, values, problem="Its report has no stages.")
     steady = region.timing.steady if region.timing is not None else None
     tokens, energy = _tokens(region), region.timing.energy_j if region.timing is not None else None
-    per_token = None
-    if tokens is not None and energy is not None and steady is not None and steady.median_ns:
-        made = tokens * steady.median_ns / 1e9  # tokens of an instance
-        per_token = energy / made if made else None
+    if tokens is not None and steady is not None and steady.median_ns:
+        of_instance = made or tokens * steady.median_ns / 1e9
+        tokens = of_instance / steady.median_ns * 1e9
+        per_token = energy / of_instance if energy is not None and of_instance else None
+    else:
+        per_token = None
     verdict = region.performance.verdict if region.performance is not None else None
     return SweepJob(
         name,

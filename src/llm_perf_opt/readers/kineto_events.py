@@ -65,7 +65,7 @@ class Trace:
     threads: dict[tuple[int, str], int] = Factory(dict)
     thread_process: list[int] = Factory(list)
     kernels: Rows = Factory(lambda: Rows(*_WORK, "shared", *AXES))
-    messages: list[tuple[int, int, int, int]] = Factory(list)  # of collectives: row of the kernel, bytes, ranks, name
+    messages: list[tuple[int, int, int, int, int]] = Factory(list)  # of collectives: row of the kernel, and the rest
     copies: Rows = Factory(lambda: Rows(*_WORK, "bytes"))
     launches: Rows = Factory(lambda: Rows("correlation", "start", "thread", "launches"))  # calls of the CUDA API
     ranges: Rows = Factory(lambda: Rows("start", "end", "thread", "name"))
@@ -185,8 +185,9 @@ class Trace:
 
     def _add_message(self, row: int, args: dict[str, Any]) -> None:
         if COLLECTIVE_NAME in args and (message := message_of(args)) is not None:
-            name, size, ranks = message
-            self.messages.append((row, size, ranks, number_of(name, self.strings)))
+            name, size, ranks, group = message
+            number = number_of(group, self.strings) if group else UNKNOWN
+            self.messages.append((row, size, ranks, number_of(name, self.strings), number))
 
     def _add_copy(self, event: dict[str, Any]) -> None:
         args = _args(event)

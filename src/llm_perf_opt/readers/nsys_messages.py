@@ -38,6 +38,7 @@ class _Call:
     name: str
     bytes: int
     ranks: int
+    group: int  # number of the communicator, the same on all of its ranks; 0: not known
 
 
 def read_messages(export: Export, kernels: Work, thread_ids: Int64s) -> Messages:
@@ -61,7 +62,9 @@ def read_messages(export: Export, kernels: Work, thread_ids: Int64s) -> Messages
             mine.append(calls[at])
             at += 1
         if mine:
-            rows.append((kernel, _together(mine), max(call.ranks for call in mine), export.intern_text(mine[0].name)))
+            ranks, group = max((call.ranks, call.group) for call in mine)
+            name = export.intern_text(f"{group:#x}") if group else UNKNOWN
+            rows.append((kernel, _together(mine), ranks, export.intern_text(mine[0].name), name))
     return Messages.of(rows)
 
 
@@ -93,7 +96,8 @@ def _calls(export: Export, thread_ids: Int64s) -> Iterator[_Call]:
             if kind in OF_ALL_RANKS and ranks == UNKNOWN:
                 continue  # how large it is in all is not known
             whole = found[_SIZE] * (ranks if kind in OF_ALL_RANKS else 1)
-            yield _Call(start, thread, name, min(whole, LARGEST_MESSAGE), 2 if kind == EXCHANGE else ranks)
+            size = 2 if kind == EXCHANGE else ranks
+            yield _Call(start, thread, name, min(whole, LARGEST_MESSAGE), size, group[1])
 
 
 def _layouts(export: Export) -> dict[int, dict[str, int]]:

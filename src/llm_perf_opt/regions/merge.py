@@ -165,6 +165,7 @@ def _moved(timeline: Timeline, strings: dict[str, int], domains: list[str], befo
             timeline.messages,
             kernel=timeline.messages.kernel + sum(len(t.kernels) for t in before),
             what=names(timeline.messages.what),
+            group=names(timeline.messages.group),
         ),
     )
 

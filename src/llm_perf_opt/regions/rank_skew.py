@@ -31,6 +31,7 @@ class RankSkew:
     late: str | None  # the rank that the others wait for most
     longest: str  # kernel of the collective with the longest wait
     clocks: int = 0  # that were aligned: one of each recording
+    by_order: bool = False  # nothing but their order says which collectives are the same ones
 
 
 @define(frozen=True)

@@ -85,7 +85,7 @@ def rank_matrix(view: View) -> dict[str, Any] | None:
     links = rank_links(view)
     return {
         "labels": [row.label for row in steps.ranks],
-        "stories": [visible(row.why, 200) for row in steps.ranks],
+        "stories": [visible(row.why, 200) if row.why else "" for row in steps.ranks],
         "links": [links.get(row.rank, "") for row in steps.ranks],
         "warmup": steps.warmup,
         "measures": known,

@@ -13,7 +13,7 @@ import os
 from collections import Counter
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import attrs
 from attrs import Factory, define
@@ -22,7 +22,16 @@ from llm_perf_opt.diagnosis import Diagnosis, diagnose
 from llm_perf_opt.errors import UserError
 from llm_perf_opt.files import finished_name, open_new
 from llm_perf_opt.regions.names import visible
-from llm_perf_opt.rundir.layout import JOB, MANIFEST, MERGED_BY, RANKS, rank_folder, rank_of_folder
+from llm_perf_opt.rundir.layout import (
+    JOB,
+    MANIFEST,
+    MERGED_BY,
+    RANKS,
+    Input,
+    input_patterns,
+    rank_folder,
+    rank_of_folder,
+)
 from llm_perf_opt.rundir.manifest import LARGEST_MANIFEST
 from llm_perf_opt.rundir.state import RunState, state_of
 from llm_perf_opt.untrusted import read_json
@@ -156,7 +165,13 @@ def state_of_job(folder: Path) -> RunState:
     more = sum(max(count - _MOST_OF_A_CODE, 0) for count in by_code.values())
     diagnostics += [diagnose("RANKS_SAY_MORE", count=more)] if more else []
     selection = next((state.selection for state, _ in found.values() if state is not None), {})
-    return RunState([*_missing(folder, found), *diagnostics], selection)
+    silent = {
+        rank
+        for rank, (state, _) in found.items()
+        if state is None or not any(d.severity != "info" for d in state.diagnostics)
+    }
+    empty = {rank for rank in silent if not _has_recordings(folder / rank_folder(rank))}
+    return RunState([*_missing(folder, set(found) - empty), *diagnostics], selection)
 
 
 def _ended_at(manifest: dict[str, Any]) -> str:
@@ -164,12 +179,18 @@ def _ended_at(manifest: dict[str, Any]) -> str:
     return str(manifest.get("finished_at") or "")
 
 
+def _has_recordings(run: Path) -> bool:
+    """A file of no length is what a full disk leaves."""
+    patterns = (pattern for kind in get_args(Input) for pattern in input_patterns(kind))
+    return any(file.stat().st_size for pattern in patterns for file in run.glob(pattern) if file.is_file())
+
+
 def _missing(folder: Path, found: Collection[int]) -> list[Diagnosis]:
     """Ranks that were to be profiled and left nothing."""
     job = read_job(folder)
     wanted = wanted_ranks(job.ranks, job.size) if job is not None else None
     lost = sorted((wanted or set()) - set(found))
-    return [diagnose("RANKS_MISSING", ranks=_listed([str(rank) for rank in lost]))] if lost else []
+    return [diagnose("RANKS_MISSING", ranks=_listed([f"rank {rank}" for rank in lost]))] if lost else []
 
 
 def wanted_ranks(choice: str, size: int | None) -> set[int] | None:

@@ -52,6 +52,8 @@ def state_of(run: Path) -> RunState | None:
         diagnostics = [d for number, d in enumerate(diagnostics) if d not in diagnostics[:number]]
         if manifest["state"] == "running":
             diagnostics.insert(0, _unfinished(steps))
+        elif manifest["state"] == "interrupted" and not any(d.code == "INTERRUPTED" for d in diagnostics):
+            diagnostics.insert(0, diagnose("RUN_UNFINISHED.interrupted"))
         selection, refused = _selection(manifest.get("selection"))
         return RunState([*diagnostics, *_gone(run, steps), *refused], selection, str(manifest.get("made_by", "")))
     except OSError as error:

@@ -38,6 +38,11 @@ RULE = Rule(
     after="batch = balanced(texts)[rank]  # the same number of tokens for each rank",
     unless="The late rank has work that only one can do, such as writing a checkpoint, and does so rarely.",
     variants={
+        "known": Words(
+            because="{waiting_rank} waits {time} of {now} for later ranks, most for {late_rank}",
+            action="see why {late_rank} joins collectives late: {late_why}",
+            looks=True,
+        ),
         "unsure": Words(
             because="{odd}, {usual} are usual: perhaps it waits for another rank",
             action="give the recordings of the other ranks too: they show which rank is late",

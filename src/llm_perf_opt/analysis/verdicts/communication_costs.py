@@ -26,6 +26,7 @@ class RankWaiting:
     rank: str  # who waits: of all ranks together, the one that takes longest
     late: str  # whom the ranks wait for most
     waiting: Quantity
+    why: str = ""  # what the late one does differently; empty: nobody knows
 
 
 @define(frozen=True)
@@ -106,7 +107,8 @@ class Communication:
             facts.amount("mean_time", nanoseconds(self.stages.mean_ns))
         facts.share("skew_share", self.skew.waiting.of("ns") / time if self.skew and time else None)
         if self.skew:
-            facts.words |= {"late_rank": self.skew.late, "waiting_rank": self.skew.rank}
+            why = self.skew.why or "more work (imbalance), a slower host, or a later start"
+            facts.words |= {"late_rank": self.skew.late, "waiting_rank": self.skew.rank, "late_why": why}
             facts.amount("rank_waiting", self.skew.waiting)
             facts.amount("transfer", self.exposed - self.skew.waiting)
 
@@ -138,7 +140,8 @@ class Communication:
             yield Found("comm.skew", _KIND, late, late, family=COLLECTIVE, texts="comm.skew.stages")
         elif self.skew is not None:
             waiting = self.skew.waiting
-            yield Found("comm.skew", _KIND, waiting, waiting, family=COLLECTIVE)
+            texts = "comm.skew.known" if self.skew.why else ""
+            yield Found("comm.skew", _KIND, waiting, waiting, family=COLLECTIVE, texts=texts)
         elif self.odd is not None:
             waiting = min(self.odd.excess, self.exposed)
             words = {"odd": self.odd.what, "usual": shown(self.odd.usual)}

@@ -34,7 +34,7 @@ function drawRanks() {
       pen.fillRect(RANK_LABEL + x * wide, y * high, Math.max(wide - (wide > 3 ? 1 : 0), 0.5), high - 1);
     });
   });
-  byId("rank-scale").textContent = `${duration(low)} (light) to ${duration(top)} (dark)${ranks.warmup ? `; the first ${plural(ranks.warmup, "step")} warm-up` : ""}; ${plural(steps, "step")} from left to right.`;
+  byId("rank-scale").textContent = `${duration(low)} (faint) to ${duration(top)} (strong)${ranks.warmup ? `; the first ${plural(ranks.warmup, "step")} warm-up` : ""}; ${plural(steps, "step")} from left to right.`;
   pressed("[data-rank-measure]", "rankMeasure", rankState.measure);
   tellRank();
   document.querySelectorAll("#rank-table tbody tr").forEach((line, y) => line.classList.toggle("selected", y === rankState.row));
