@@ -44,7 +44,7 @@ def is_slower(attempt: Attempt) -> bool:
 def repeats(notes: ProcessNotes) -> tuple[int, int]:
     """Which `generate()` of the program to call again, and how often: few programs make enough warm calls."""
     made = notes.counts.get("generate", 0)
-    if not 0 < made < _CALLS or notes.processes > 1:
+    if not 0 < made < _CALLS or notes.processes > 1 or notes.counts.get("generate once only"):
         return (0, 0)
     each_s = max(notes.counts.get("ms in generate", 0) / made / 1000, 1e-3)
     return made, min(_CALLS - made, max(round(_REPEATS_S / each_s), 1))

@@ -6,6 +6,7 @@ host between two calls (a counter of a cache) is in no graph, so that such calls
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import weakref
 from typing import Any
@@ -33,6 +34,9 @@ class Graphs:
         if kwargs.get("past_key_values") is None and kwargs.get("use_cache", True):
             kwargs.setdefault("cache_implementation", "static")
             kwargs["disable_compile"] = True
+            # One size for all texts, or each longer prompt would need a graph of its own: transformers never takes
+            # less than it took before.
+            model._previous_max_cache_length = max(getattr(model, "_previous_max_cache_length", -1), self._size())
 
     def call(self, module: Any, run: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         torch = self._torch
@@ -65,25 +69,44 @@ class Graphs:
             return kwargs
         if library is None or self._program.in_generate:
             return kwargs
-        size = (self._program.longest // _ROUND + 1) * _ROUND
         self._program.count("caches of fixed size")
-        return {**kwargs, "past_key_values": library.StaticCache(config=module.config, max_cache_len=size)}
+        return {**kwargs, "past_key_values": library.StaticCache(config=module.config, max_cache_len=self._size())}
+
+    def _size(self) -> int:
+        """Of a cache for the longest text of an earlier run."""
+        return (self._program.longest // _ROUND + 1) * _ROUND
 
     def _capture(self, given: Any, run: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         torch = self._torch
         if self._pool is None:
             self._pool = torch.cuda.graph_pool_handle()
         torch.cuda.synchronize()
+        stream, host = torch.cuda.current_stream(), given.host_state()
         try:
             found = _Graph(torch, given, run, self._pool)
         except Exception as error:
             self._graphs[given.key] = None
-            torch.cuda.synchronize()
-            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            return self._as_it_is(f"it cannot be captured: {reason[:160]}", run, args, kwargs)
+            self._recover(stream)
+            given.set_host_state(host)
+            return self._as_it_is(f"it cannot be captured: {_first_reason(error)}", run, args, kwargs)
         self._graphs[given.key] = found
         self._program.count("calls captured")
         return found.replay(given)
+
+    def _recover(self, stream: Any) -> None:
+        """What torch leaves as it was in the middle of a capture that failed: the rest of the program needs it.
+
+        `torch.cuda.graph` does not go back to the stream it came from, random numbers of the GPU stay those of a
+        capture ("Offset increment outside graph capture"), and memory is still taken from the pool.
+        """
+        torch = self._torch
+        torch.cuda.set_stream(stream)
+        pool, self._pool = self._pool, None  # "already recording to mempool_id"
+        with contextlib.suppress(Exception):  # it got as far as that
+            torch._C._cuda_endAllocateToPool(torch.cuda.current_device(), pool)
+        for generator in torch.cuda.default_generators:
+            generator.graphsafe_set_state(generator.clone_state())
+        torch.cuda.synchronize()
 
     def _as_it_is(self, why: str, run: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self._note(why)
@@ -134,6 +157,10 @@ class _Given:
             [(name, value) for name, value in vars(layer).items() if isinstance(value, (int, float, bool))]
             for layer in layers
         ]
+
+    def set_host_state(self, state: list[Any]) -> None:
+        for layer, values in zip(self.cache.layers if self.cache is not None else (), state):
+            vars(layer).update(values)
 
 
 class _Graph:
@@ -186,6 +213,13 @@ class _Graph:
 
 class _CACHE:
     """Stands for the cache in an output."""
+
+
+def _first_reason(error: BaseException) -> str:
+    """Of errors that led to one another: the last is that the capture was invalidated, whatever did so."""
+    while error.__context__ is not None:
+        error = error.__context__
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:160]
 
 
 def _is_cache(value: Any) -> bool:
