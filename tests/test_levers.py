@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -176,6 +177,50 @@ def test_a_capture_that_fails_leaves_the_program_as_it_was(graphs: tuple[Any, Pr
             found.call(program, program.run, (torch.ones(1),), {"cache": cache})
     assert program.counts["calls captured"] == 1
     assert program.pools == 2
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a program of its own gives back."""
+
+    logits: Any
+    name: str
+
+
+def test_a_class_of_the_programs_own_is_given_back_as_it_is(graphs: tuple[Any, Program]) -> None:
+    found, program = graphs
+    cache = StaticCache()
+
+    def run(x: Any, cache: StaticCache) -> Found:
+        return Found(program.run(x, cache)["logits"], "mine")
+
+    with torch.no_grad():
+        results = [found.call(program, run, (torch.ones(1),), {"cache": cache}) for _ in range(5)]
+    assert program.counts == {"calls captured": 1}
+    assert [(float(one.logits), one.name) for one in results] == [(n, "mine") for n in (1.0, 2.0, 3.0, 4.0, 5.0)]
+
+
+@pytest.mark.process
+@pytest.mark.slow
+def test_data_comes_in_the_same_order_from_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(INJECTED))
+    lever = importlib.import_module("_llm_perf_annotate.levers.dataloader_workers")
+    data = torch.utils.data
+    monkeypatch.setattr(data.DataLoader, "__init__", data.DataLoader.__init__)
+    iterator = data.dataloader._MultiProcessingDataLoaderIter
+    monkeypatch.setattr(iterator, "_reset", iterator._reset)
+
+    def epochs() -> list[list[int]]:
+        torch.manual_seed(0)
+        loader = data.DataLoader(list(range(20)), 4, shuffle=True)
+        return [[int(n) for batch in loader for n in batch] for _ in range(3)]
+
+    expected = epochs()
+    program = Program()
+    program.torch = torch
+    lever.apply(program)
+    assert epochs() == expected
+    assert lever.evidence(program) == (True, "1 with workers")
 
 
 def test_generate_has_one_size_of_cache_for_all_texts(graphs: tuple[Any, Program]) -> None:

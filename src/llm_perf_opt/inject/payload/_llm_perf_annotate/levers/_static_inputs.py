@@ -7,6 +7,8 @@ host between two calls (a counter of a cache) is in no graph, so that such calls
 from __future__ import annotations
 
 import contextlib
+import copy
+import dataclasses
 import sys
 import weakref
 from typing import Any
@@ -74,7 +76,8 @@ class Graphs:
 
     def _size(self) -> int:
         """Of a cache for the longest text of an earlier run."""
-        return (self._program.longest // _ROUND + 1) * _ROUND
+        longest: int = self._program.longest
+        return (longest // _ROUND + 1) * _ROUND
 
     def _capture(self, given: Any, run: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         torch = self._torch
@@ -175,6 +178,9 @@ class _Graph:
         self._graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self._graph, pool=pool, capture_error_mode="thread_local"):
             output = run(*args, **kwargs)
+        self._made = output if dataclasses.is_dataclass(output) and not hasattr(output, "keys") else None
+        if self._made is not None:  # a class of the program's own
+            output = {field.name: getattr(output, field.name) for field in dataclasses.fields(output)}
         leaves, self._spec = given.tree.tree_flatten(output, is_leaf=_is_cache)
         if odd := [leaf for leaf in leaves if not (_is_cache(leaf) or isinstance(leaf, (*_PLAIN, torch.Tensor)))]:
             raise TypeError(f"its output is a {type(odd[0]).__name__}")
@@ -194,7 +200,13 @@ class _Graph:
             given.cache if leaf is _CACHE else leaf.clone() if isinstance(leaf, tensor) else leaf
             for leaf in self._outputs
         ]
-        return given.tree.tree_unflatten(found, self._spec)
+        result = given.tree.tree_unflatten(found, self._spec)
+        if self._made is None:
+            return result
+        made = copy.copy(self._made)
+        for name, value in result.items():
+            object.__setattr__(made, name, value)
+        return made
 
     def _move_in(self, cache: Any) -> None:
         """Have a cache keep its contents where the graph works."""
