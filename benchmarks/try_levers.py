@@ -1,6 +1,6 @@
 """What `llm-perf try` predicts, measures and refuses, for programs of different kinds.
 
-    python benchmarks/try_levers.py [--only generate_warm:levers,moe:broken,…] [--runs N] [--budget TIME] [--out DIR]
+    python benchmarks/try_levers.py [--only generate_warm:levers,moe:broken,…] [--runs N] [--budget SECONDS] [--out DIR]
     python benchmarks/try_levers.py --within 540 --out DIR     # parts that are not measured yet, as many as end in time
 
 Each program of `benchmarks/programs/tried.py` is tried as it is (part `levers`, one by one, for it is timed), and with
@@ -88,14 +88,13 @@ def end_in_time(begun: subprocess.Popen[Any], patience_s: float) -> str:
     return f"it was stopped after {patience_s:.0f} s"
 
 
-def tried_levers(kind: str, runs: int, budget: str, patience_s: float = _PATIENCE_S) -> dict[str, Any]:
+def tried_levers(kind: str, runs: int, budget_s: float, patience_s: float = _PATIENCE_S) -> dict[str, Any]:
     """What the one command finds."""
     began = time.monotonic()
-    options = ["--runs", str(runs), *(["--budget", budget] if budget else [])]
-    found = try_program(kind, *options, patience_s=patience_s)
+    found = try_program(kind, "--runs", str(runs), "--budget", f"{budget_s:.0f}s", patience_s=patience_s)
     tried = [*found["levers"], *([found["together"]] if found["together"] else [])]
     return {
-        "error": found.get("error", ""),
+        "error": found.get("error", "") or ("" if any(lever["runs"] for lever in tried) else found["stopped"]),
         "stopped": found["stopped"],
         "best": found["best"],
         "sentences": found.get("sentences", []),
@@ -126,20 +125,20 @@ def parts_of(only: str) -> list[tuple[str, str]]:
 
 
 def missing(parts: Sequence[tuple[str, str]], rows: dict[str, dict[str, Any]], now: str) -> list[tuple[str, str]]:
-    """Those that were not measured with this commit, or failed; those first of which nothing is known."""
+    """Those that were not measured with this commit, or failed; those first that were not tried yet."""
     found = [
         (kind, part)
         for kind, part in parts
         if rows.get(kind, {}).get(f"{part}_commit") != now or rows[kind].get(_ERRORS[part])
     ]
-    return sorted(found, key=lambda one: (one[1], bool(rows.get(one[0], {}).get(one[1]))))
+    return sorted(found, key=lambda one: (one[1], f"{one[1]}_commit" in rows.get(one[0], {})))
 
 
 _ERRORS = {"levers": "error", "broken": "broken_error"}
 
 
 def measured(
-    parts: Sequence[tuple[str, str]], runs: int, budget: str, within_s: float
+    parts: Sequence[tuple[str, str]], runs: int, budget_s: float, within_s: float
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """What is found of each part, as long as time is left for another one."""
     ends = _BEGAN + within_s
@@ -155,12 +154,16 @@ def measured(
             for done in as_completed(going):
                 yield going[done], done.result()
     took = [_USUAL_S["levers"]]
-    for kind in [kind for kind, part in parts if part == "levers"]:
+    kinds = [kind for kind, part in parts if part == "levers"]
+    for number, kind in enumerate(kinds):
         usual = sum(took) / len(took)
+        share = (ends - time.monotonic()) / (
+            len(kinds) - number
+        ) - _AFTER_S  # levers that compile need more, if it is there
         if time.monotonic() + usual > ends:
             print(f"{kind}: no time left for the {usual:.0f} s that a program takes", flush=True)
             break
-        found = tried_levers(kind, runs, budget, patience_s())
+        found = tried_levers(kind, runs, min(max(budget_s, share), _PATIENCE_S / 2), patience_s())
         took.append(found["took_s"])
         yield kind, found
 
@@ -211,7 +214,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="parts, with commas: KIND, KIND:levers, KIND:broken")
     parser.add_argument("--runs", type=int, default=2)
-    parser.add_argument("--budget", default="70s")
+    parser.add_argument(
+        "--budget", type=float, default=70.0, help="seconds for each program, or more where there is time"
+    )
     parser.add_argument("--within", type=float, help="seconds: parts that are not measured yet, as many as end in them")
     parser.add_argument("--out", type=Path, default=RESULTS)
     given = parser.parse_args()

@@ -43,7 +43,7 @@ class Attempt:
         return " + ".join(lever.title for lever in self.levers)
 
     @property
-    def warmup(self) -> float:
+    def expected_warmup_s(self) -> float:
         """About what it takes to compile, before that is known."""
         return max(lever.warmup_s for lever in self.levers)
 

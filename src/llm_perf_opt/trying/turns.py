@@ -120,7 +120,7 @@ class _Session:
         ran: list[Attempt] = []
         # Time for the run that tells what rounding does is kept. One is tried whatever the budget, the quickest then.
         fit = [attempt for attempt in attempts if self._left(self._needed(attempt)) >= 0]
-        for attempt in fit or sorted(attempts, key=lambda one: one.warmup):
+        for attempt in fit or sorted(attempts, key=lambda one: one.expected_warmup_s):
             if ran and self._left(self._needed(attempt)) < 0:
                 attempt.reason = _NO_TIME
             elif self._run_once(attempt):
@@ -282,7 +282,7 @@ class _Session:
 
     def _needed(self, attempt: Attempt) -> float:
         """To try it once, and tell what rounding does."""
-        return 2 * self._usual() + attempt.warmup
+        return 2 * self._usual() + attempt.expected_warmup_s
 
     def _left(self, needed: float) -> float:
         """Of the budget, after so many seconds more."""
