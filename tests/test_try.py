@@ -179,6 +179,10 @@ def test_what_may_be_slower_by_chance_is_timed_again() -> None:
     slower, noisy = attempt(150e6, 0.4, 0.6), attempt(150e6, -0.3, 3.0)
     assert worth_timing([slower, noisy]) == [noisy]
     assert (slower.verdict, noisy.verdict) == ("worse", "unsure")
+    cold = Attempt([Lever("x", Path())], verdict="worse", comparison=noisy.comparison)
+    assert cold.comparison is not None
+    cold.comparison.regions[0] = attrs.evolve(region("LLM@generate", 100e6, 190e6, 1), interval=None, decides=True)
+    assert worth_timing([cold]) == [cold]  # one cold call of each proves nothing
 
 
 def test_why_a_lever_would_change_nothing_is_said_in_words() -> None:
