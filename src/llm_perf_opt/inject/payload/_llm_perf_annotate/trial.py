@@ -99,7 +99,8 @@ class Program:
             self.count("calls outside training")
         if self.torch.is_grad_enabled():
             self.count("calls in training" if module.training else "calls with gradients")
-        if state.generation is not None and "Static" in type(kwargs.get("past_key_values")).__name__:
+        cache = kwargs.get("past_key_values")
+        if state.generation is not None and "Static" in type(getattr(cache, "self_attention_cache", cache)).__name__:
             self.count("calls with a static cache")
         with ExitStack() as around:
             for context in self._around:
