@@ -74,6 +74,7 @@ def test_a_trial_that_takes_too_long_is_ended_in_order(monkeypatch: pytest.Monke
     )
     begun = subprocess.Popen([sys.executable, "-c", writes], stdout=subprocess.PIPE, start_new_session=True)
     assert begun.stdout is not None
-    begun.stdout.readline()
-    assert "stopped after 31 s" in try_levers.end_in_time(begun, 31.0)
+    with begun.stdout:
+        begun.stdout.readline()
+        assert "stopped after 31 s" in try_levers.end_in_time(begun, 31.0)
     assert begun.returncode == 7
