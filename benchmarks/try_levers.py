@@ -1,14 +1,15 @@
 """What `llm-perf try` predicts, measures and refuses, for programs of different kinds.
 
-    python benchmarks/try_levers.py [--only generate_warm:levers,moe:broken,…] [--runs N] [--budget TIME] [--out DIR]
-    python benchmarks/try_levers.py --within 555 --out DIR     # parts that are not measured yet, as many as end in time
+    python benchmarks/try_levers.py [--only generate_warm:levers,moe:broken,…] [--runs N] [--budget SECONDS] [--out DIR]
+    python benchmarks/try_levers.py --within 540 --out DIR     # parts that are not measured yet, as many as end in time
 
 Each program of `benchmarks/programs/tried.py` is tried as it is (part `levers`, one by one, for it is timed), and with
 the levers of `benchmarks/broken_levers`, which break its results on purpose (part `broken`, several at once, for nothing
 is timed). `--only` takes some parts, of one kind or all. What earlier calls found stays in the result file of DIR, or is
-taken from benchmarks/results; with `--within`, parts that were measured with this very commit are not measured again, so
-that the same call two times measures all of them: ten programs take about 1,000 s on an H200. Where there is only a copy
-of the tree, LLM_PERF_COMMIT says which it is, the same in both calls.
+taken from benchmarks/results; with `--within`, parts that were measured with this very commit are not measured again,
+and those that were never measured come first, so that the same call two times measures all of them: twelve programs
+take about 1,050 s on an H200. What is not done when the time is over is interrupted, and what it found by then counts.
+Where there is only a copy of the tree, LLM_PERF_COMMIT says which it is, the same in both calls.
 Good is: prediction within a factor of 1.5 of the measured gain for 80 % of the levers that won, every broken lever
 refused, and a factor of 3 for a plain `generate()`. Results go to DIR/try-levers-h200.{json,md}.
 """
@@ -18,6 +19,8 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -44,9 +47,11 @@ FIELDS = (
     *("name", "verdict", "reason", "evidence", "launches", "stage", "before", "after", "gain", "interval"),
     *("predicted_gain", "outputs", "outputs_detail", "warmup_s", "pays_off_after", "runs"),
 )
-_PATIENCE_S = 900
-_TOGETHER = 6  # programs whose results are broken at the same time
-_USUAL_S = {"levers": 85.0, "broken": 75.0}  # of one program on an H200, for a start
+_PATIENCE_S = 240.0  # for one part, however much time there is: others are to be measured, too
+_TOGETHER = 12  # programs whose results are broken at the same time
+_USUAL_S = {"levers": 80.0, "broken": 100.0}  # of one program on an H200, for a start
+_AFTER_S = 20.0  # an interrupted trial writes what it knows
+_BEGAN = time.monotonic()
 RESULTS = ROOT / "benchmarks" / "results"
 
 
@@ -57,24 +62,40 @@ def try_program(kind: str, *options: str, patience_s: float) -> dict[str, Any]:
         code = "import sys; from llm_perf_opt.cli.main import main; sys.exit(main(sys.argv[1:]))"
         words = ["try", "--quiet", "--out", str(out), *options, "--", sys.executable, str(PROGRAM), kind]
         argv = [sys.executable, "-c", code, *words]
+        log = Path(folder) / "log"
+        with log.open("w") as written:
+            begun = subprocess.Popen(argv, stdout=written, stderr=written, cwd=folder, start_new_session=True)
+            stopped = end_in_time(begun, patience_s)
         try:
-            ended = subprocess.run(argv, capture_output=True, text=True, timeout=patience_s, cwd=folder)
-        except subprocess.TimeoutExpired:
-            return {"error": f"it had not ended after {patience_s:.0f} s", "levers": [], "best": None, "together": None}
-        try:
-            return dict(json.loads((out / "try.json").read_text()))
+            found = dict(json.loads((out / "try.json").read_text()))
         except (OSError, ValueError):
-            return {"error": (ended.stderr or ended.stdout)[-2000:], "levers": [], "best": None, "together": None}
+            found = {"error": stopped or log.read_text()[-2000:], "levers": [], "best": None, "together": None}
+        return {**found, "stopped": stopped}
 
 
-def tried_levers(kind: str, runs: int, budget: str, patience_s: float = _PATIENCE_S) -> dict[str, Any]:
+def end_in_time(begun: subprocess.Popen[Any], patience_s: float) -> str:
+    """Interrupt a trial that takes too long: it ends its program, and writes what it knows. Why it was, or nothing."""
+    try:
+        begun.wait(max(patience_s - _AFTER_S, 1.0))
+        return ""
+    except subprocess.TimeoutExpired:
+        begun.send_signal(signal.SIGTERM)
+    try:
+        begun.wait(_AFTER_S)
+    except subprocess.TimeoutExpired:
+        os.killpg(begun.pid, signal.SIGKILL)
+        begun.wait()
+    return f"it was stopped after {patience_s:.0f} s"
+
+
+def tried_levers(kind: str, runs: int, budget_s: float, patience_s: float = _PATIENCE_S) -> dict[str, Any]:
     """What the one command finds."""
     began = time.monotonic()
-    options = ["--runs", str(runs), *(["--budget", budget] if budget else [])]
-    found = try_program(kind, *options, patience_s=patience_s)
+    found = try_program(kind, "--runs", str(runs), "--budget", f"{budget_s:.0f}s", patience_s=patience_s)
     tried = [*found["levers"], *([found["together"]] if found["together"] else [])]
     return {
-        "error": found.get("error", ""),
+        "error": found.get("error", "") or ("" if any(lever["runs"] for lever in tried) else found["stopped"]),
+        "stopped": found["stopped"],
         "best": found["best"],
         "sentences": found.get("sentences", []),
         "took_s": round(time.monotonic() - began, 1),
@@ -87,7 +108,7 @@ def tried_broken(kind: str, patience_s: float = _PATIENCE_S) -> dict[str, Any]:
     found = try_program(kind, "--runs", "1", "--levers", ",".join(map(str, BROKEN)), patience_s=patience_s)
     names = ("name", "verdict", "reason", "evidence", "difference", "tolerance")
     return {
-        "broken_error": found.get("error", ""),
+        "broken_error": found.get("error", "") or found["stopped"],
         "broken": [{name: lever[name] for name in names} for lever in found["levers"]],
     }
 
@@ -104,22 +125,23 @@ def parts_of(only: str) -> list[tuple[str, str]]:
 
 
 def missing(parts: Sequence[tuple[str, str]], rows: dict[str, dict[str, Any]], now: str) -> list[tuple[str, str]]:
-    """Those that were not measured with this commit, or failed."""
-    return [
+    """Those that were not measured with this commit, or failed; those first that were not tried yet."""
+    found = [
         (kind, part)
         for kind, part in parts
         if rows.get(kind, {}).get(f"{part}_commit") != now or rows[kind].get(_ERRORS[part])
     ]
+    return sorted(found, key=lambda one: (one[1], f"{one[1]}_commit" in rows.get(one[0], {})))
 
 
 _ERRORS = {"levers": "error", "broken": "broken_error"}
 
 
 def measured(
-    parts: Sequence[tuple[str, str]], runs: int, budget: str, within_s: float
+    parts: Sequence[tuple[str, str]], runs: int, budget_s: float, within_s: float
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """What is found of each part, as long as time is left for another one."""
-    ends = time.monotonic() + within_s
+    ends = _BEGAN + within_s
 
     def patience_s() -> float:  # what hangs is to leave the results of the others
         return min(_PATIENCE_S, ends - time.monotonic())
@@ -131,13 +153,18 @@ def measured(
             going = {pool.submit(tried_broken, kind, patience_s()): kind for kind in now}
             for done in as_completed(going):
                 yield going[done], done.result()
-    usual = _USUAL_S["levers"]
-    for kind in [kind for kind, part in parts if part == "levers"]:
+    took = [_USUAL_S["levers"]]
+    kinds = [kind for kind, part in parts if part == "levers"]
+    for number, kind in enumerate(kinds):
+        usual = sum(took) / len(took)
+        share = (ends - time.monotonic()) / (
+            len(kinds) - number
+        ) - _AFTER_S  # levers that compile need more, if it is there
         if time.monotonic() + usual > ends:
             print(f"{kind}: no time left for the {usual:.0f} s that a program takes", flush=True)
             break
-        found = tried_levers(kind, runs, budget, patience_s())
-        usual = max(usual, found["took_s"])
+        found = tried_levers(kind, runs, min(max(budget_s, share), _PATIENCE_S / 2), patience_s())
+        took.append(found["took_s"])
         yield kind, found
 
 
@@ -187,7 +214,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="parts, with commas: KIND, KIND:levers, KIND:broken")
     parser.add_argument("--runs", type=int, default=2)
-    parser.add_argument("--budget", default="70s")
+    parser.add_argument(
+        "--budget", type=float, default=70.0, help="seconds for each program, or more where there is time"
+    )
     parser.add_argument("--within", type=float, help="seconds: parts that are not measured yet, as many as end in them")
     parser.add_argument("--out", type=Path, default=RESULTS)
     given = parser.parse_args()

@@ -308,6 +308,16 @@ def test_runs_of_one_program_raise_no_alarm(real: list[np.ndarray], runs: int) -
     assert alarms <= 1
 
 
+def test_two_runs_that_are_far_apart_prove_nothing() -> None:
+    """A cold call in each: the first of all reads its files from the disk."""
+    cold, warm = [np.array([900e6]), np.array([130e6])], [np.array([60e6]), np.array([55e6])]
+    room = noise.run_room(noise.run_spread(Times.of(cold)))
+    assert room > 1
+    assert not noise.difference(Times.of(cold), Times.of(warm), room=room).is_separated
+    alike = noise.run_spread(Times.of([np.array([60e6]), np.array([60.1e6])]))
+    assert noise.run_room(alike) == pytest.approx(noise.run_room(None))
+
+
 def test_three_percent_are_found_with_five_runs(real: list[np.ndarray]) -> None:
     """Of a step whose instances are as alike as those of a step of 40 ms are: half of them within 4 %."""
     real = [shape for shape in real if np.ptp(np.quantile(shape, [0.25, 0.75])) < 0.04]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -51,10 +52,29 @@ def test_trials_go_on_with_what_is_not_measured_yet() -> None:
         "train": {"levers_commit": "abc", "error": "it failed"},
     }
     assert try_levers.missing(parts, rows, "abc") == [("moe", "broken"), ("train", "levers")]
+    rows["moe"]["levers_commit"] = "old"  # known by an older commit: those of which nothing is known come first
+    assert try_levers.missing(try_levers.parts_of("moe:levers,fp32:levers"), rows, "abc") == [
+        ("fp32", "levers"),
+        ("moe", "levers"),
+    ]
     assert len(try_levers.parts_of("")) == 2 * len(try_levers.KINDS)
     with pytest.raises(ValueError, match="no part moe:all"):
         try_levers.parts_of("moe:all")
 
 
 def test_no_trial_is_begun_that_would_not_end_in_time() -> None:
-    assert list(try_levers.measured(try_levers.parts_of("fp32"), 1, "70s", 1.0)) == []
+    assert list(try_levers.measured(try_levers.parts_of("fp32"), 1, 70.0, 1.0)) == []
+
+
+@pytest.mark.process
+def test_a_trial_that_takes_too_long_is_ended_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(try_levers, "_AFTER_S", 30.0)
+    writes = (
+        "import signal, sys, time; signal.signal(15, lambda *_: sys.exit(7)); print(1, flush=True); time.sleep(600)"
+    )
+    begun = subprocess.Popen([sys.executable, "-c", writes], stdout=subprocess.PIPE, start_new_session=True)
+    assert begun.stdout is not None
+    with begun.stdout:
+        begun.stdout.readline()
+        assert "stopped after 31 s" in try_levers.end_in_time(begun, 31.0)
+    assert begun.returncode == 7

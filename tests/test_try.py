@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import attrs
@@ -104,6 +105,42 @@ def test_levers_are_those_that_fixes_ask_for_and_the_program_can_use() -> None:
     assert "compile" not in general  # the cache of generate() grows: it would be compiled again and again
 
 
+def test_of_those_that_promise_as_much_the_quickest_is_first() -> None:
+    notes = ProcessNotes(counts={"calls": 9, "calls outside training": 9, "cuda": 1})
+    fixes = [fix("launch.graph", 0.71), fix("fuse.elementwise", 0.02)]  # torch.compile stands for both
+    chosen = [lever.name for lever in choose_levers(fixes, notes)]
+    assert chosen[:2] == ["cuda-graph", "compile-reduce-overhead"]
+    assert choose_levers([fix("fuse.elementwise", 0.5)], notes)[0].name == "compile"
+
+
+def test_a_budget_that_is_too_short_for_compiling_goes_to_other_levers(monkeypatch: pytest.MonkeyPatch) -> None:
+    levers, ran = all_levers(), []
+
+    class Session(turns._Session):
+        def _run_once(self, attempt: Attempt) -> bool:
+            ran.append(attempt.name)
+            return False
+
+    def tried(*names: str, budget_s: float | None) -> list[str]:
+        wanted = Wanted([levers[name] for name in names], budget_s=budget_s)
+        runs = SimpleNamespace(repeat=(0, 0))
+        session = Session(runs, wanted, Trial([]))  # type: ignore[arg-type]
+        session.unchanged = [Run(Path(), [], ProcessNotes(), 5.0)]
+        attempts = [Attempt([lever]) for lever in wanted.levers]
+        ran.clear()
+        session._try(attempts)
+        return [attempt.reason for attempt in attempts]
+
+    assert tried("compile", "fused-optimizer", budget_s=None) == ["", ""]
+    assert ran == ["compile", "fused-optimizer"]
+    assert tried("compile", "fused-optimizer", budget_s=30.0) == ["the budget was spent", ""]
+    assert ran == ["fused-optimizer"]
+    tried(
+        "compile-max-autotune", "compile", budget_s=1.0
+    )  # one is tried all the same: until one ran, the quickest first
+    assert ran == ["compile", "compile-max-autotune"]
+
+
 def test_a_lever_far_behind_one_that_excludes_it_is_not_timed_again() -> None:
     levers = all_levers()
 
@@ -127,6 +164,7 @@ def test_a_lever_far_behind_one_that_excludes_it_is_not_timed_again() -> None:
         ({"generate": 3, "ms in generate": 6000}, (3, 1)),
         ({"generate": 1, "ms in generate": 90_000}, (1, 1)),
         ({"generate": 9, "ms in generate": 900}, (0, 0)),
+        ({"generate": 1, "ms in generate": 2000, "generate once only": 1}, (0, 0)),  # somebody reads what it streams
     ],
 )
 def test_generate_is_called_until_it_is_warm(counts: dict[str, int], expected: tuple[int, int]) -> None:
@@ -141,6 +179,10 @@ def test_what_may_be_slower_by_chance_is_timed_again() -> None:
     slower, noisy = attempt(150e6, 0.4, 0.6), attempt(150e6, -0.3, 3.0)
     assert worth_timing([slower, noisy]) == [noisy]
     assert (slower.verdict, noisy.verdict) == ("worse", "unsure")
+    cold = Attempt([Lever("x", Path())], verdict="worse", comparison=noisy.comparison)
+    assert cold.comparison is not None
+    cold.comparison.regions[0] = attrs.evolve(region("LLM@generate", 100e6, 190e6, 1), interval=None, decides=True)
+    assert worth_timing([cold]) == [cold]  # one cold call of each proves nothing
 
 
 def test_why_a_lever_would_change_nothing_is_said_in_words() -> None:
@@ -245,6 +287,21 @@ def test_outputs_are_compared_with_what_rounding_does(new: list[Any], state: str
     found = reference.compare(notes_of(*new))
     assert found.state == state, found
     assert found.is_refused == (state == DIFFERENT)
+
+
+def test_what_differs_in_one_direction_is_no_noise() -> None:
+    reference = Reference([notes_of(*BASE)], notes_of(*moved(1e-2)))
+    assert reference.compare(notes_of(*moved(1.2e-2))).state == WITHIN_NOISE
+    scaled = reference.compare(notes_of(*[value * 1.02 if n > 2 else value for n, value in enumerate(BASE)]))
+    assert scaled.is_refused
+    assert "from call 4 on" in scaled.detail
+    assert "in one direction" in scaled.detail
+    few = [np.array([value[0]]) for value in BASE]  # of one loss, nobody knows
+    assert (
+        not Reference([notes_of(*few)], notes_of(*[v * 1.01 for v in few]))
+        .compare(notes_of(*[v * 1.02 for v in few]))
+        .is_refused
+    )
 
 
 def test_where_outputs_begin_to_differ_is_said() -> None:

@@ -16,6 +16,7 @@ from attrs import define
 from llm_perf_opt.comparing.side import Floats, Times
 
 RUNS, INSTANCES, NOTHING = "runs", "instances", "nothing"  # what an interval rests on
+_PAIR = 2
 SEVERAL = 3  # runs on each side, from which on their medians are compared
 _FEW = 5  # instances: of fewer, one that was late is half of them
 _UNKNOWN_RUNS = 0.05  # how far two runs of one program may be apart where nobody has looked
@@ -51,7 +52,8 @@ def difference(before: Times, after: Times, alpha: float = 0.01, room: float = 0
         return _of_runs(np.log(before.medians), np.log(after.medians), alpha)
     change = math.log(after.typical) - math.log(before.typical)
     if min(before.instances, after.instances) < _FEW:
-        return Difference(change, change - _NO_SPREAD, change + _NO_SPREAD, NOTHING)
+        spread = max(_NO_SPREAD, room)
+        return Difference(change, change - spread, change + spread, NOTHING)
     sure = NormalDist().inv_cdf(1 - alpha / 2)
     edges = []
     for moved, error in _changes(before, after):
@@ -94,8 +96,14 @@ def _of_runs(before: Floats, after: Floats, alpha: float) -> Difference:
 
 
 def run_spread(times: Times) -> float | None:
-    """Standard deviation between runs, of logarithms; None where there are too few."""
-    return float(np.log(times.medians).std(ddof=1)) if len(times.runs) >= SEVERAL else None
+    """Standard deviation between runs, of logarithms; None where there are too few.
+
+    Two say little, but never that runs differ by less than is usual.
+    """
+    if len(times.runs) < _PAIR:
+        return None
+    found = float(np.log(times.medians).std(ddof=1))
+    return found if len(times.runs) >= SEVERAL else max(found, _UNKNOWN_RUNS / run_room(1.0))
 
 
 def run_room(spread: float | None, alpha: float = 0.01) -> float:

@@ -43,6 +43,11 @@ class Attempt:
         return " + ".join(lever.title for lever in self.levers)
 
     @property
+    def expected_warmup_s(self) -> float:
+        """About what it takes to compile, before that is known."""
+        return max(lever.warmup_s for lever in self.levers)
+
+    @property
     def _deciding(self) -> list[RegionComparison]:
         """Without those that ran too seldom, if there are others: a single cold prefill is no gain."""
         regions = [r for r in (self.comparison.regions if self.comparison else ()) if r.decides]

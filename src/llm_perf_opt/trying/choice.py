@@ -31,7 +31,12 @@ def choose_levers(fixes: Sequence[Fix], notes: ProcessNotes) -> list[Lever]:
     possible = [lever for lever in all_levers().values() if not lacking(lever, notes)]
     possible = [lever for lever in possible if not any(notes.counts.get(what) for what in lever.unless)]
     chosen = [lever for lever in possible if lever.general or promised(lever, fixes)]
-    return sorted(chosen, key=lambda lever: -promised(lever, fixes))
+    return sorted(chosen, key=lambda lever: _rank(promised(lever, fixes), lever))
+
+
+def _rank(promise: float, lever: Lever) -> tuple[float, float, float]:
+    """Of those that promise about as much, first the one that need not be compiled."""
+    return -round(promise, 1), lever.warmup_s, -promise
 
 
 def lacking(lever: Lever, notes: ProcessNotes) -> str:

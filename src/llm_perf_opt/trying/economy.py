@@ -9,6 +9,7 @@ from llm_perf_opt.trying.attempts import Attempt
 from llm_perf_opt.trying.process_notes import REPEATED, ProcessNotes
 
 _SLOWER = 1.3  # times: a lever that is this much slower in its first run is not timed again
+_COLD = 4.0  # times: the same, where it ran once and nobody knows its noise
 _BEHIND = 1.25  # times: nor is one that is this far behind another that excludes it
 _CALLS = 4  # of generate(), so that one or two of them are warm, whatever the first ones compile
 _REPEATS_S = 30.0  # that repeated calls may take in a run
@@ -37,14 +38,14 @@ def worth_timing(checked: Sequence[Attempt]) -> list[Attempt]:
 
 def is_slower(attempt: Attempt) -> bool:
     """Not only by chance."""
-    interval = attempt.interval
-    return (attempt.gain or 1.0) < 1 / _SLOWER and (interval is None or interval[1] < 1.0)
+    gain, interval = attempt.gain or 1.0, attempt.interval
+    return gain < 1 / _COLD if interval is None else gain < 1 / _SLOWER and interval[1] < 1.0
 
 
 def repeats(notes: ProcessNotes) -> tuple[int, int]:
     """Which `generate()` of the program to call again, and how often: few programs make enough warm calls."""
     made = notes.counts.get("generate", 0)
-    if not 0 < made < _CALLS or notes.processes > 1:
+    if not 0 < made < _CALLS or notes.processes > 1 or notes.counts.get("generate once only"):
         return (0, 0)
     each_s = max(notes.counts.get("ms in generate", 0) / made / 1000, 1e-3)
     return made, min(_CALLS - made, max(round(_REPEATS_S / each_s), 1))

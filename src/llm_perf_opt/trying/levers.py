@@ -39,6 +39,7 @@ class Lever:
     precision: str = ""  # the one it computes in, where that is less than the program's
     excludes: tuple[str, ...] = ()  # levers that cannot be pulled with it
     environment: dict[str, str] = Factory(dict)  # set before the program starts
+    warmup_s: float = 0.0  # about what it takes to compile, once
     patch: str = ""  # how to write it in one's own code
     own: bool = False  # a file of the user
     command: tuple[str, ...] = ()  # the program is started so, in place of anything that is done inside it
@@ -103,6 +104,7 @@ def read_lever(file: Path, *, own: bool = False) -> Lever:
             precision=str(facts.get("PRECISION", "")),
             excludes=_words(facts.get("EXCLUDES", ())),
             environment={str(k): str(v) for k, v in dict(facts.get("ENVIRONMENT", {})).items()},
+            warmup_s=float(facts.get("WARMUP_S", 0.0)),
             patch=str(facts.get("PATCH", "")),
             own=own,
         )

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from decimal import Decimal
 
 import numpy as np
-from attrs import define
+from attrs import astuple, define
 
 from llm_perf_opt.trying.process_notes import NAMED, REPEATED, Computed, ProcessNotes
 
@@ -20,6 +20,7 @@ SAME, WITHIN_NOISE, DIFFERENT, NOT_COMPARED = "same", "within noise", "different
 _TIMES_NOISE = (
     3.0  # other kernels do about half of what moved weights do; a wrong product of few columns, five times that
 )
+_TOLD = 64  # values: of fewer, what is systematic cannot be told from chance
 _WIDEST = 0.25  # of the size of the outputs: what may differ by more than this could be anything
 _EPSILONS = {"float64": 2.0**-52, "float32": 2.0**-23, "bfloat16": 2.0**-7, "float16": 2.0**-10}
 # What a lever may differ by that says it computes in less: a few roundings of that.
@@ -43,6 +44,18 @@ class Agreement:
         return self.state == DIFFERENT and not self.by_precision
 
 
+@define(frozen=True)
+class _Distance:
+    """Of two tensors, as parts of the size of the outputs."""
+
+    rms: float = 0.0  # root mean square of the difference
+    largest: float = 0.0
+    systematic: float = 0.0  # what all values differ by in the same direction, or in their size
+
+    def is_more_than(self, allowed: _Distance) -> bool:
+        return any(mine > theirs for mine, theirs in zip(astuple(self), astuple(allowed), strict=True))
+
+
 class Reference:
     """The program as it is: what it computes, and how much of that is noise."""
 
@@ -52,7 +65,7 @@ class Reference:
         self._noise = {key: _growing(key, self.base, [*repeats, *([rounded] if rounded else [])]) for key in self.keys}
         self.unstable = ""
         for key, noise in ((key, _growing(key, self.base, repeats)) for key in self.keys):
-            if len(noise) and noise[0][0] > _WIDEST:
+            if len(noise) and noise[0].rms > _WIDEST:
                 self.unstable = f"{_NAMES[key[1]]} of two unchanged runs differ: give the program a seed"
         others = [*repeats, *([rounded] if rounded else [])]
         # Texts that take another way by noise alone: then that of a lever may, too.
@@ -62,12 +75,14 @@ class Reference:
     def keys(self) -> list[tuple[str, str]]:
         return list(self.base.computed)
 
-    def tolerance(self, key: tuple[str, str], place: int, dtype: str) -> tuple[float, float]:
-        """At one call: of the root mean square, and of the largest difference."""
+    def tolerance(self, key: tuple[str, str], place: int, dtype: str) -> _Distance:
+        """At one call. Noise has no direction: what is systematic may be no more than one time the noise."""
         noise = self._noise.get(key, [])
-        rms, largest = noise[min(place, len(noise) - 1)] if noise else (0.0, 0.0)
+        found = noise[min(place, len(noise) - 1)] if noise else _Distance()
         least = _EPSILONS.get(dtype, 0.0)
-        return max(_TIMES_NOISE * rms, least), max(_TIMES_NOISE * largest, 4 * least)
+        rms = max(_TIMES_NOISE * found.rms, least)
+        systematic = max(_TIMES_NOISE * found.systematic, rms / _TIMES_NOISE)
+        return _Distance(rms, max(_TIMES_NOISE * found.largest, 4 * least), systematic)
 
     def compare(self, new: ProcessNotes, precision: str = "") -> Agreement:
         """What a run under a lever computed."""
@@ -120,17 +135,21 @@ class _Channel:
                     )
                 wanders, apart = wanders or reason, True
                 continue
-            tolerance, most = self.reference.tolerance(self.key, place, old.dtype)
+            allowed = self.reference.tolerance(self.key, place, old.dtype)
+            tolerance = allowed.rms
             if tolerance > _WIDEST:
                 break  # noise grows along a run; what is beyond cannot be told
             if old.shape != now.shape and self.key[1] == NAMED:
                 return Agreement(DIFFERENT, f"{self.name} have other words, or more or fewer numbers", 1.0)
             if old.shape != now.shape:
                 return Agreement(DIFFERENT, f"{self.name} have the shape {now.shape} in place of {old.shape}", 1.0)
-            rms, largest = _difference(old, now)
-            if rms > tolerance or largest > most:
+            found = _difference(old, now)
+            rms = found.rms
+            if found.is_more_than(allowed):
                 if not rms <= self._allowed(tolerance, old.dtype):
                     text = f"{self.name} differ from call {old.call} on, by {_percent(rms)} of their size"
+                    if rms <= tolerance < 1 and found.systematic > allowed.systematic:
+                        text += f", in one direction, where noise makes {_percent(allowed.systematic)}"
                     return Agreement(DIFFERENT, text, rms, tolerance)
                 precision = True
             compared += 1
@@ -162,7 +181,7 @@ class _Channel:
         call = following.call
         if call > old.call + 1:  # not every call of a long run is kept
             return f"; before call {call}, the text went another way"
-        _, most = self.reference.tolerance(self.key, 0, old.dtype)
+        most = self.reference.tolerance(self.key, 0, old.dtype).largest
         near = 2 * max(most, 4 * self.allowed) * old.rms
         # Rows whose next token is another; a tie may fall either way though the first of both is the same.
         tokens = list(zip(following.given, now_following.given, strict=False))
@@ -195,31 +214,32 @@ def _same_repeats(one: ProcessNotes, other: ProcessNotes) -> bool:
     return one.counts.get(REPEATED) == other.counts.get(REPEATED)
 
 
-def _difference(old: Computed, now: Computed) -> tuple[float, float]:
-    """Root mean square and largest, as parts of the size of the outputs; infinite where one is no number."""
+def _difference(old: Computed, now: Computed) -> _Distance:
+    """Infinite where one is no number."""
     if len(old.sample) != len(now.sample):
-        return float("inf"), float("inf")
+        return _Distance(*3 * [float("inf")])
     lost = np.isnan(old.sample) != np.isnan(now.sample)
     if lost.any():
-        return float("inf"), float("inf")
+        return _Distance(*3 * [float("inf")])
     if not len(old.sample):
-        return 0.0, 0.0
+        return _Distance()
     difference = np.nan_to_num(old.sample - now.sample)
     size = max(float(np.nan_to_num(old.rms)), float(np.sqrt(np.mean(np.square(np.nan_to_num(old.sample))))), 1e-30)
     whole = abs(float(np.nan_to_num(old.rms)) - float(np.nan_to_num(now.rms)))  # of all of the tensor
     rms = max(float(np.sqrt(np.mean(np.square(difference)))), whole)
-    return rms / size, max(float(np.abs(difference).max()), whole) / size
+    systematic = max(abs(float(difference.mean())), whole) if len(difference) >= _TOLD else 0.0
+    return _Distance(rms / size, max(float(np.abs(difference).max()), whole) / size, systematic / size)
 
 
-def _growing(key: tuple[str, str], base: ProcessNotes, others: Sequence[ProcessNotes]) -> list[tuple[float, float]]:
+def _growing(key: tuple[str, str], base: ProcessNotes, others: Sequence[ProcessNotes]) -> list[_Distance]:
     """The noise up to each call: what differs once, is carried on."""
-    found: list[tuple[float, float]] = []
-    rms = largest = 0.0
+    found: list[_Distance] = []
+    most = _Distance()
     for pairs in _in_step(key, base, others):
         for old, now in pairs:
-            one, other = _difference(old, now)
-            rms, largest = max(rms, one), max(largest, other)
-        found.append((rms, largest))
+            one = _difference(old, now)
+            most = _Distance(*map(max, astuple(most), astuple(one)))
+        found.append(most)
     return found
 
 

@@ -118,12 +118,16 @@ class _Session:
     def _try(self, attempts: Sequence[Attempt]) -> None:
         """Once each; outputs of those that are no slower; then the best again, in turns."""
         ran: list[Attempt] = []
-        for attempt in attempts:
-            # The first is tried whatever the budget; time for the run that tells what rounding does is kept.
-            if ran and self._left(2 * self._usual()) < 0:
+        # Time for the run that tells what rounding does is kept. One is tried whatever the budget, the quickest then.
+        fit = [attempt for attempt in attempts if self._left(self._needed(attempt)) >= 0]
+        for attempt in fit or sorted(attempts, key=lambda one: one.expected_warmup_s):
+            if ran and self._left(self._needed(attempt)) < 0:
                 attempt.reason = _NO_TIME
             elif self._run_once(attempt):
                 ran.append(attempt)
+        for attempt in attempts if fit else ():
+            if attempt not in fit:
+                attempt.reason = _NO_TIME
         named = bool(self.wanted.levers)
         told = [attempt for attempt in ran if named or not is_slower(attempt)]
         good = [attempt for attempt in told if self._evaluate_outputs(attempt)]
@@ -275,6 +279,10 @@ class _Session:
     def _usual(self) -> float:
         """What a run takes."""
         return max(run.seconds for run in self.unchanged)
+
+    def _needed(self, attempt: Attempt) -> float:
+        """To try it once, and tell what rounding does."""
+        return 2 * self._usual() + attempt.expected_warmup_s
 
     def _left(self, needed: float) -> float:
         """Of the budget, after so many seconds more."""

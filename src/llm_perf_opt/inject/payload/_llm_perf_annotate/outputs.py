@@ -18,6 +18,7 @@ _AFTER_PROMPT = 4  # calls that are noted of each text, of so many texts
 _MOST_TEXTS = 64
 _MOST_VALUES = 256  # of a tensor
 _MOST_IN_SIZE = 1 << 16  # values whose size is taken: logits of a long prompt are gigabytes
+_MOST_IN_SUM = 1 << 28  # values that are looked through for one that is no number
 _MOST_TOKENS = 4096
 _MOST_ROWS = 64  # of a batch
 
@@ -85,6 +86,8 @@ class Outputs:
             if tensor.is_floating_point():
                 part = _sample(tensor, _MOST_IN_SIZE)
                 facts["norm"] = torch.linalg.vector_norm(part, dtype=_wide(torch, part)), len(part)
+                if tensor.numel() <= _MOST_IN_SUM:
+                    facts["lost"] = tensor.detach().sum(dtype=_wide(torch, tensor)).isnan()  # one value is enough
                 last = tensor.detach()[:, -1] if tensor.dim() == 3 else tensor.detach()
                 if last.dim() == 2 and last.shape[1] > 1:
                     facts["top"] = last[:_MOST_ROWS].float().topk(2)
@@ -108,7 +111,13 @@ def _wide(torch: Any, tensor: Any) -> Any:
 
 def _sample(tensor: Any, most: int) -> Any:
     flat = tensor.detach().reshape(-1)
-    return flat[:: max(len(flat) // most, 1)][:most].clone()
+    step = max(len(flat) // most, 1)
+    row = tensor.shape[-1] if tensor.dim() else 1
+    if step >= row > 1:  # or all of it would be of the same few columns: each is the golden section behind another
+        step += (618 * row // 1000 - step) % row
+    while math.gcd(step, row) > 1:
+        step += 1
+    return flat[::step][:most].clone()
 
 
 def _as_numbers(facts: dict[str, Any]) -> dict[str, Any]:
@@ -118,7 +127,8 @@ def _as_numbers(facts: dict[str, Any]) -> dict[str, Any]:
         found["given"] = facts["given"].tolist()
     if "norm" in facts:
         norm, count = facts["norm"]
-        found["rms"] = _finite(float(norm) / math.sqrt(max(count, 1)))
+        lost = "lost" in facts and bool(facts["lost"])
+        found["rms"] = None if lost else _finite(float(norm) / math.sqrt(max(count, 1)))
     if "top" in facts:
         values, places = facts["top"]
         found["top"], found["gap"] = places[:, 0].tolist(), _listed(values[:, 0] - values[:, 1])

@@ -5,6 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 
+def can_be_repeated(kwargs: dict[str, Any]) -> bool:
+    """Somebody reads what it streams, and a cache of the program's own would go on."""
+    return all(kwargs.get(name) is None for name in ("past_key_values", "streamer"))
+
+
 class Repeats:
     """Of one process."""
 
@@ -14,7 +19,7 @@ class Repeats:
 
     def of_call(self, number: int, kwargs: dict[str, Any]) -> list[Any]:
         """What to make each of them in: the program's random numbers are left where they are."""
-        if number != self._after or any(kwargs.get(name) is not None for name in ("past_key_values", "streamer")):
+        if number != self._after or not can_be_repeated(kwargs):
             return []
         cuda = self._torch.cuda
         devices = [cuda.current_device()] if cuda.is_initialized() else []

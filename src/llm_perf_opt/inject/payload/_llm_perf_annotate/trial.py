@@ -20,7 +20,7 @@ from typing import Any, Callable
 
 from . import calls, log
 from .outputs import Outputs
-from .repeats import Repeats
+from .repeats import Repeats, can_be_repeated
 from .stages import state
 from .step_profile import StepProfile
 
@@ -40,6 +40,7 @@ class Program:
         self.models: list[str] = []  # names of the outermost modules
         self.longest = int(os.environ.get("LLM_PERF_LONGEST") or 0)  # tokens in a cache, as an earlier run had them
         self.levers: list[tuple[str, Any, str]] = []  # name, module, why it could not be pulled
+        self.refusal = ""  # why `generate()` would not run as a lever has it
         self._folder = folder
         self._seen: set[int] = set()
         self._on_model: list[Callable[[Any], None]] = []
@@ -98,7 +99,8 @@ class Program:
             self.count("calls outside training")
         if self.torch.is_grad_enabled():
             self.count("calls in training" if module.training else "calls with gradients")
-        if state.generation is not None and "Static" in type(kwargs.get("past_key_values")).__name__:
+        cache = kwargs.get("past_key_values")
+        if state.generation is not None and "Static" in type(getattr(cache, "self_attention_cache", cache)).__name__:
             self.count("calls with a static cache")
         with ExitStack() as around:
             for context in self._around:
@@ -147,10 +149,20 @@ class Program:
             if state.generation is not None:  # the smaller model of assisted decoding
                 return generate(model, *args, **kwargs)
             self.count("generate")
+            if not can_be_repeated(kwargs):
+                self.count("generate once only")
+            given = kwargs.copy()
             for action in self._on_generate:
                 action(model, kwargs)
             began = time.monotonic()
-            result = generate(model, *args, **kwargs)
+            try:
+                result = generate(model, *args, **kwargs)
+            except (ValueError, TypeError, NotImplementedError) as error:
+                if kwargs == given or given.get("streamer") is not None:
+                    raise
+                self.refusal = f"generate() refuses it: {str(error).strip().partition(chr(10))[0][:160]}"
+                kwargs = given
+                result = generate(model, *args, **kwargs)
             self.count("ms in generate", round(1000 * (time.monotonic() - began)))
             if self.outputs is not None:
                 self.outputs.generated(result)

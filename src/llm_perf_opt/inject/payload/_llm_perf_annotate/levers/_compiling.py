@@ -10,6 +10,10 @@ def compile_models(program: Any, **options: Any) -> None:
         if module.__dict__.get("_compiled_call_impl") is not None or type(module).__name__ == "OptimizedModule":
             program.count("models compiled by the program")
             return
+        if module.training:  # dropout as the program draws it, or no loss could be compared
+            import torch._inductor.config as inductor
+
+            inductor.fallback_random = True
         module.compile(**options)
         program.count("models compiled")
 

@@ -6,6 +6,9 @@ host between two calls (a counter of a cache) is in no graph, so that such calls
 
 from __future__ import annotations
 
+import contextlib
+import copy
+import dataclasses
 import sys
 import weakref
 from typing import Any
@@ -33,6 +36,9 @@ class Graphs:
         if kwargs.get("past_key_values") is None and kwargs.get("use_cache", True):
             kwargs.setdefault("cache_implementation", "static")
             kwargs["disable_compile"] = True
+            # One size for all texts, or each longer prompt would need a graph of its own: transformers never takes
+            # less than it took before.
+            model._previous_max_cache_length = max(getattr(model, "_previous_max_cache_length", -1), self._size())
 
     def call(self, module: Any, run: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         torch = self._torch
@@ -65,25 +71,45 @@ class Graphs:
             return kwargs
         if library is None or self._program.in_generate:
             return kwargs
-        size = (self._program.longest // _ROUND + 1) * _ROUND
         self._program.count("caches of fixed size")
-        return {**kwargs, "past_key_values": library.StaticCache(config=module.config, max_cache_len=size)}
+        return {**kwargs, "past_key_values": library.StaticCache(config=module.config, max_cache_len=self._size())}
+
+    def _size(self) -> int:
+        """Of a cache for the longest text of an earlier run."""
+        longest: int = self._program.longest
+        return (longest // _ROUND + 1) * _ROUND
 
     def _capture(self, given: Any, run: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         torch = self._torch
         if self._pool is None:
             self._pool = torch.cuda.graph_pool_handle()
         torch.cuda.synchronize()
+        stream, host = torch.cuda.current_stream(), given.host_state()
         try:
             found = _Graph(torch, given, run, self._pool)
         except Exception as error:
             self._graphs[given.key] = None
-            torch.cuda.synchronize()
-            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            return self._as_it_is(f"it cannot be captured: {reason[:160]}", run, args, kwargs)
+            self._recover(stream)
+            given.set_host_state(host)
+            return self._as_it_is(f"it cannot be captured: {_first_reason(error)}", run, args, kwargs)
         self._graphs[given.key] = found
         self._program.count("calls captured")
         return found.replay(given)
+
+    def _recover(self, stream: Any) -> None:
+        """What torch leaves as it was in the middle of a capture that failed: the rest of the program needs it.
+
+        `torch.cuda.graph` does not go back to the stream it came from, random numbers of the GPU stay those of a
+        capture ("Offset increment outside graph capture"), and memory is still taken from the pool.
+        """
+        torch = self._torch
+        torch.cuda.set_stream(stream)
+        pool, self._pool = self._pool, None  # "already recording to mempool_id"
+        with contextlib.suppress(Exception):  # it got as far as that
+            torch._C._cuda_endAllocateToPool(torch.cuda.current_device(), pool)
+        for generator in torch.cuda.default_generators:
+            generator.graphsafe_set_state(generator.clone_state())
+        torch.cuda.synchronize()
 
     def _as_it_is(self, why: str, run: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self._note(why)
@@ -135,6 +161,10 @@ class _Given:
             for layer in layers
         ]
 
+    def set_host_state(self, state: list[Any]) -> None:
+        for layer, values in zip(self.cache.layers if self.cache is not None else (), state):
+            vars(layer).update(values)
+
 
 class _Graph:
     """One captured call."""
@@ -148,6 +178,9 @@ class _Graph:
         self._graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self._graph, pool=pool, capture_error_mode="thread_local"):
             output = run(*args, **kwargs)
+        self._made = output if dataclasses.is_dataclass(output) and not hasattr(output, "keys") else None
+        if self._made is not None:  # a class of the program's own
+            output = {field.name: getattr(output, field.name) for field in dataclasses.fields(output)}
         leaves, self._spec = given.tree.tree_flatten(output, is_leaf=_is_cache)
         if odd := [leaf for leaf in leaves if not (_is_cache(leaf) or isinstance(leaf, (*_PLAIN, torch.Tensor)))]:
             raise TypeError(f"its output is a {type(odd[0]).__name__}")
@@ -167,7 +200,13 @@ class _Graph:
             given.cache if leaf is _CACHE else leaf.clone() if isinstance(leaf, tensor) else leaf
             for leaf in self._outputs
         ]
-        return given.tree.tree_unflatten(found, self._spec)
+        result = given.tree.tree_unflatten(found, self._spec)
+        if self._made is None:
+            return result
+        made = copy.copy(self._made)
+        for name, value in result.items():
+            object.__setattr__(made, name, value)
+        return made
 
     def _move_in(self, cache: Any) -> None:
         """Have a cache keep its contents where the graph works."""
@@ -186,6 +225,13 @@ class _Graph:
 
 class _CACHE:
     """Stands for the cache in an output."""
+
+
+def _first_reason(error: BaseException) -> str:
+    """Of errors that led to one another: the last is that the capture was invalidated, whatever did so."""
+    while error.__context__ is not None:
+        error = error.__context__
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:160]
 
 
 def _is_cache(value: Any) -> bool:

@@ -13,6 +13,7 @@ NEEDS = ("calls", "cuda")
 CHANGES = "rounding: other kernels round in another order"
 EXCLUDES = ("compile", "compile-reduce-overhead", "static-cache", "cuda-graph")
 UNLESS = ("generate",)  # its cache grows: every step would be compiled anew; static-cache does it
+WARMUP_S = 60.0
 PATCH = 'model.compile(mode="max-autotune-no-cudagraphs")  # once, before the first call'
 
 

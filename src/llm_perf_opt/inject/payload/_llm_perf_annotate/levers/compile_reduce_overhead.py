@@ -14,6 +14,7 @@ GENERAL = True
 CHANGES = "rounding: fused kernels round in another order"
 EXCLUDES = ("compile", "compile-max-autotune", "static-cache", "cuda-graph")
 UNLESS = ("generate",)  # its cache grows: every step would be compiled anew; static-cache does it
+WARMUP_S = 30.0
 PATCH = 'model.compile(mode="reduce-overhead")  # once, before the first call'
 
 

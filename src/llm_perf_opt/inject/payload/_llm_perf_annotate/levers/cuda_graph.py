@@ -37,4 +37,4 @@ def evidence(program: Any) -> tuple[bool, str]:
         return True, f"{captured} captured, CUDA graphs replayed {replays} times in {counts.get('calls', 0)} calls"
     reasons = {what: times for what, times in counts.items() if what.startswith("no graph: ")}
     most = max(reasons, key=lambda what: reasons[what], default="")
-    return False, most.partition(": ")[2] or "no call came three times with the same shapes"
+    return False, program.refusal or most.partition(": ")[2] or "no call came three times with the same shapes"

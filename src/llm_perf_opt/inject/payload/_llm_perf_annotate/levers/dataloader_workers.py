@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
+import weakref
 from typing import Any
 
 TITLE = "DataLoader workers"
@@ -18,7 +19,9 @@ _WORKERS = 4
 
 
 def apply(program: Any) -> None:
-    loader = program.torch.utils.data.DataLoader
+    torch = program.torch
+    loader, iterator = torch.utils.data.DataLoader, torch.utils.data.dataloader._MultiProcessingDataLoaderIter
+    reset, changed = iterator._reset, weakref.WeakSet()  # type: Any, Any
     load, signature = loader.__init__, inspect.signature(loader.__init__)
     workers = min(_WORKERS, max(os.cpu_count() or 2, 2))
 
@@ -31,9 +34,16 @@ def apply(program: Any) -> None:
             if len(args) > 5:  # given by its place
                 args = args[:5]
             program.count("data loaders with workers")
+            changed.add(self)
         load(self, *args, **kwargs)
 
-    loader.__init__ = with_workers
+    @functools.wraps(reset)
+    def as_a_new_one(self: Any, given: Any, first_iter: bool = False) -> None:
+        if given in changed and not first_iter:  # each epoch of the program draws a seed, and shuffles by the next
+            torch.empty((), dtype=torch.int64).random_(generator=given.generator)
+        reset(self, given, first_iter)
+
+    loader.__init__, iterator._reset = with_workers, as_a_new_one
 
 
 def evidence(program: Any) -> tuple[bool, str]:

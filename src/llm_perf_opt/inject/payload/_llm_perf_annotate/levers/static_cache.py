@@ -10,6 +10,7 @@ NEEDS = ("generate",)
 GENERAL = True
 CHANGES = "rounding: attention over the padded cache takes other kernels"
 EXCLUDES = ("compile", "compile-reduce-overhead", "compile-max-autotune", "cuda-graph")
+WARMUP_S = 30.0
 PATCH = 'model.generation_config.cache_implementation = "static"  # before model.generate(…)'
 
 
@@ -26,8 +27,9 @@ def apply(program: Any) -> None:
 def evidence(program: Any) -> tuple[bool, str]:
     calls = program.counts.get("calls with a static cache", 0)
     if not calls:
-        own = program.counts.get("caches of the program's own")
-        return False, "the program gives generate() a cache of its own" if own else "generate() did not take it"
+        own = "the program gives generate() a cache of its own"
+        took = own if program.counts.get("caches of the program's own") else "generate() did not take it"
+        return False, program.refusal or took
     replays = program.counts.get("graph replays", 0)
     text = f"{calls} calls with a static cache"
     if replays:
