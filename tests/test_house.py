@@ -35,9 +35,11 @@ SHARED_NAMES = ("__init__.py", "argv.py", "columns.py", "files.py")
 # stages that differ in a number take together, the cost of PyTorch's profiler in what a graph would gain, a collective
 # that never ends under ncu, a launcher for Ray, lines that compiled kernels were made from, steps that servers mark
 # themselves, and what is kept and said of a server that does not end or answer, that speaks a protocol of its own,
-# forks its workers late, or feeds prompts in pieces.
+# forks its workers late, or feeds prompts in pieces; calls of the operating system, GPUs that processes share, unified
+# memory, advice for programs that are not PyTorch's; collectives matched by the times between them, of other steps and of
+# groups; start/end ranges and what timing ranges costs; caches that tell prefill from steps; captures that are undone.
 # Raised only with a capability, in the commit that brings it.
-MOST_LINES = 77_600
+MOST_LINES = 79_600
 
 # Words of the last column of the table in CONTRIBUTING.md, as far as they have no other meaning in this field.
 NOT_OURS = re.compile(

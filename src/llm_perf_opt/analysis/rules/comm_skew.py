@@ -39,7 +39,7 @@ RULE = Rule(
     unless="The late rank has work that only one can do, such as writing a checkpoint, and does so rarely.",
     variants={
         "known": Words(
-            because="{waiting_rank} waits {time} of {now} for later ranks, most for {late_rank}",
+            because="{waiting_rank} waits {time} of {now} for later ranks, mostly for {late_rank}",
             action="see why {late_rank} joins collectives late: {late_why}",
             looks=True,
         ),
