@@ -416,26 +416,28 @@ class Timers(Locked):
         name = next((key for key in list(self._names) if len(key) == 2), None)
         if name is None:
             return
-        own, mine = getattr(self._local, "of", None), _Thread()
+        own, mine = vars(self._local).copy(), _Thread()
         self._local.of = mine
         mine.wrote = self._next_outer = self._next_inner = _NEVER  # nothing of this is written
-        others, steps = bytes(_OTHER_BYTES), (partial(self.begin, *name), partial(self.end, name[0]))
-        found = []
-        for between in (False, True):
-            took = []
-            for _ in range(_COST_ROUNDS):
-                took.append(0)
-                mine.host.clear()
-                for step in steps:
-                    if between:  # what the caches hold of data, and then of code
-                        others.count(1)
-                        compile(_OTHER_CODE, "", "exec")
-                    began = monotonic_ns()
-                    step()
-                    took[-1] += monotonic_ns() - began
-            found.append(sorted(took)[_COST_ROUNDS // 2])
-        self._local.of = own
-        self.evidence.note(cost=found)
+        try:
+            self.evidence.note(cost=[self._cost(name, mine, between) for between in (False, True)])
+        finally:  # what runs at the very end may have ranges, too
+            del self._local.of
+            vars(self._local).update(own)
+
+    def _cost(self, name: tuple[Any, ...], mine: _Thread, between: bool) -> int:
+        others, took = bytes(_OTHER_BYTES), []
+        for _ in range(_COST_ROUNDS):
+            took.append(0)
+            mine.host.clear()
+            for step in (partial(self.begin, *name), partial(self.end, name[0])):
+                if between:  # what the caches hold of data, and then of code
+                    others.count(1)
+                    compile(_OTHER_CODE, "", "exec")
+                began = monotonic_ns()
+                step()
+                took[-1] += monotonic_ns() - began
+        return sorted(took)[_COST_ROUNDS // 2]
 
     def _forget_lock(self) -> None:
         """In a forked child: what the parent has open and has not written is the parent's."""
