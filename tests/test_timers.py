@@ -273,6 +273,13 @@ def test_the_last_ranges_of_a_program_do_it_no_harm(tmp_path: Path) -> None:
     assert len(read_measured(_collected(tmp_path)).ranges) == 1
 
 
+def test_a_program_that_ends_itself_at_once_has_its_times(tmp_path: Path) -> None:
+    program = "import os, nvtx\nfor _ in range(3):\n    with nvtx.annotate('step'):\n        pass\nos._exit(5)"
+    environment = inject.environment("off", ranges=True, timers=tmp_path)
+    assert subprocess.run([sys.executable, "-c", program], env=environment, check=False).returncode == 5
+    assert len(read_measured(_collected(tmp_path)).ranges) == 3
+
+
 ONCE_INSIDE = """
 import time, nvtx
 for number in range(7):

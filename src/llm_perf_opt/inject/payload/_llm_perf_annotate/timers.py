@@ -19,7 +19,7 @@ import sys
 import threading
 from array import array
 from contextlib import suppress
-from functools import partial
+from functools import partial, wraps
 from itertools import chain
 from time import monotonic_ns
 from typing import Any
@@ -90,7 +90,7 @@ class Timers(Locked):
         self._threads: list[_Thread] = []
         self._names: dict[tuple[Any, ...], int] = {}  # domain, name, and of start/end ranges True
         self._started: dict[Any, tuple[int, int, Any, Any]] = {}  # which, start, event, what else is taken
-        self._is_on_gpu = False
+        self._is_on_gpu, self._ahead = False, _EVENTS_AHEAD
         self._next_outer = self._next_inner = 0  # when there is more to do for a range than to look at the clock
         self._looks: dict[int, int] = {}  # at the allocator, by the number of a name
         self._all_looks = self._last_look = 0
@@ -347,7 +347,7 @@ class Timers(Locked):
             done = len(of.waiting)
             if not last:
                 done = next((n for n, found in enumerate(of.waiting) if not found[2][0].query()), done)
-            lost = max(len(of.waiting) - done - _EVENTS_AHEAD, 0)  # the GPU is far behind: by the host clock alone
+            lost = max(len(of.waiting) - done - self._ahead, 0)  # the GPU is far behind: by the host clock alone
             for number, (row, first, end, used) in enumerate(of.waiting[: done + lost]):
                 moments = self._moments(first, end) if number < done else _NOTHING
                 of.rows.append((*row, *moments, *used))
@@ -400,6 +400,14 @@ class Timers(Locked):
                     for _, _, last, _ in of.waiting[:]:
                         last[0].synchronize()
                 self._flush(of, last=True)
+
+    def leave(self) -> None:
+        """The program ends itself at once: what it has finished is written, and nobody waits for the GPU."""
+        with self._lock:
+            self._ahead = 0
+            for of in self._threads:
+                of.read = 0
+                self._flush(of)
 
     def finish(self) -> None:
         """At the end of the program."""
@@ -460,6 +468,15 @@ def install(torch: Any, ranges_seen: SeenRanges) -> None:
     ranges_seen.begin, ranges_seen.end, ranges_seen.undo = timers.begin, timers.end, timers.undo  # type: ignore[method-assign]
     ranges_seen.open, ranges_seen.close = timers.open, timers.close  # type: ignore[method-assign]
     atexit.register(timers.finish)
+    exit_at_once = os._exit
+
+    @wraps(exit_at_once)
+    def leave(status: int) -> Any:
+        with suppress(Exception):
+            timers.leave()
+        return exit_at_once(status)
+
+    os._exit = leave
     ticker.add(timers.write_idle)
     imports.when_imported({"multiprocessing.util": lambda util: util.register_after_fork(timers, _end_with)})
     process = sys.modules.get("multiprocessing.process")
