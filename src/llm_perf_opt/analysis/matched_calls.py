@@ -21,7 +21,7 @@ _TOGETHER_NS, _TOGETHER_SHARE = 50_000, 0.1
 _LAGS, _SAMPLES = 2_000, 256  # calls by which a recording may begin later; intervals that are compared for each
 _TRIED, _MOST_OF = 5, 0.4  # of those, how many are tried; how much of a rank's calls have to be on the other one
 _CLEARLY, _LEAST_NS = 2.0, 500  # so many times better, and more than this: another order of calls is the right one
-_ALIKE = 1.5  # within this, nobody can say which order is
+_ALIKE = 3.0  # within this, nobody can say which order is
 _Key = tuple[str, str]  # group and kernel
 
 
