@@ -228,6 +228,8 @@ def test_data_comes_in_the_same_order_from_workers(monkeypatch: pytest.MonkeyPat
     lever.apply(program)
     assert epochs() == expected
     assert lever.evidence(program) == (True, "1 with workers")
+    by_place = data.DataLoader(["a"], 1, False, None, None, 0, list)
+    assert (by_place.num_workers > 0, by_place.collate_fn) == (True, list)
 
 
 def test_generate_has_one_size_of_cache_for_all_texts(graphs: tuple[Any, Program]) -> None:
