@@ -8,8 +8,10 @@ from attrs import Factory, define
 
 from llm_perf_opt.analysis.collective_use import collective_use
 from llm_perf_opt.analysis.imbalance import imbalances, kinds_of_calls, send_to_one_another
+from llm_perf_opt.analysis.odd_collectives import odd_in
 from llm_perf_opt.analysis.rank_steps import OfRank, rank_steps
 from llm_perf_opt.analysis.ranks import CommonTimes, RankCalls, common_times, compare_ranks
+from llm_perf_opt.analysis.verdicts.communication_costs import OddCollective
 from llm_perf_opt.regions.model import Scope
 from llm_perf_opt.regions.rank_skew import CollectiveUse, Imbalance, RankSkew, RankSteps
 from llm_perf_opt.regions.table import RegionTable
@@ -24,6 +26,7 @@ class RankComparison:
     collectives: list[CollectiveUse] = Factory(list)
     imbalance: list[Imbalance] = Factory(list)
     common: CommonTimes = Factory(CommonTimes)
+    odd: dict[str, OddCollective] = Factory(dict)  # of one rank alone, by region
 
     @staticmethod
     def of(
@@ -39,4 +42,5 @@ class RankComparison:
             collective_use(calls, kinds, skew, table),
             imbalances(calls, kinds, compared, table),
             common_times(scopes, skew, table),
+            odd_in(calls[0], table) if len(calls) == 1 else {},
         )

@@ -268,13 +268,15 @@ def steps_compared(steps: RankSteps | None) -> list[Diagnosis]:
     """What a step takes on all ranks together, and who differs."""
     if steps is None:
         return []
+    computing = max((row.computing_ns or 0 for row in steps.ranks), default=0)
+    early = computing > steps.common_median_ns  # the ranges end before their GPU work does
     found = [
         diagnose(
-            "RANK_STEPS",
+            "RANK_STEPS.on_gpu" if early else "RANK_STEPS",
             region=visible(steps.region, 120),
             ranks=len(steps.ranks),
             times="once" if steps.all_steps == 1 else f"{steps.all_steps:,} times",
-            common=_shown(steps.common_median_ns),
+            common=_shown(computing if early else steps.common_median_ns),
         )
     ]
     if named := differing_ranks(steps):

@@ -14,9 +14,7 @@ from llm_perf_opt.metrics.quantity import Quantity, nanoseconds, shown
 from llm_perf_opt.regions.model import NCUProfileRegion, TimeSplit, Verdict
 
 _KIND = "communication"
-_ODD = 10.0  # times as long as the others of its kind
 _ODD_SHARE = 0.5  # of the exposed time, from which on one collective decides the verdict
-_FEWEST = 3  # collectives of a kind of which one can be said to be odd
 
 
 @define(frozen=True)
@@ -30,12 +28,13 @@ class RankWaiting:
 
 @define(frozen=True)
 class UnevenStages:
-    """A pipeline of which one stage computes longer than the others, which wait for it in every step."""
+    """One stage of a pipeline, or one of several ranks with the same work, computes longer; the others wait for it."""
 
     region: str  # key of the steps
     most: str  # the rank that computes longest
     most_ns: float  # that it computes in a step
-    mean_ns: float  # that the stages compute on average: what each would, if they were even
+    mean_ns: float  # that the stages compute on average: what each would, if they were even; that other ranks compute
+    why: str = ""  # what the rank does differently; empty: of a pipeline
 
     @property
     def extra_ns(self) -> float:
@@ -44,28 +43,22 @@ class UnevenStages:
 
 @define(frozen=True)
 class OddCollective:
-    """One collective that takes many times as long as the others of its kernel."""
+    """Collectives that take many times as long as others of their kernel with messages of their size."""
 
-    what: str  # "an all-reduce of 101 ms"
+    what: str  # "an all-reduce of 101 ms" | "an all-reduce of 62 ms, 4 times"
     excess: Quantity
     usual: Quantity
 
 
-def odd_collective(region: NCUProfileRegion) -> OddCollective | None:
-    """The longest one, where it stands out: whether it transfers or waits, the other ranks know."""
-    found = None
-    for record in region.kernels:
-        if record.family == COLLECTIVE and record.calls >= _FEWEST and record.total_ms and record.max_ms:
-            usual = (record.total_ms - record.max_ms) / (record.calls - 1)
-            if record.max_ms > _ODD * usual and (found is None or record.max_ms > found[0]):
-                found = record.max_ms, usual, record.kernel_name
-    if found is None:
-        return None
-    longest, usual, name = found
-    kind = kind_of(name)
-    article = "a" if kind[0] not in "aeo" else "an"
-    ms = Quantity(1e6, "ns")
-    return OddCollective(f"{article} {kind} of {shown(ms * longest)}", ms * (longest - usual), ms * usual)
+def odd_collectives(what: str, calls: int, time_ns: float, usual_ns: float) -> OddCollective:
+    """`time_ns`: of all `calls` that stand out. Whether they transfer or wait, the other ranks know."""
+    kind, each = kind_of(what), time_ns / calls
+    article, times = "a" if kind[0] not in "aeo" else "an", f", {calls} times" if calls > 1 else ""
+    return OddCollective(
+        f"{article} {kind} of {shown(nanoseconds(each))}{times}",
+        nanoseconds(time_ns - calls * usual_ns),
+        nanoseconds(usual_ns),
+    )
 
 
 @define(frozen=True)
@@ -84,24 +77,30 @@ class Communication:
 
     @staticmethod
     def of(
-        region: NCUProfileRegion, split: TimeSplit, skew: RankWaiting | None, stages: UnevenStages | None = None
+        region: NCUProfileRegion,
+        split: TimeSplit,
+        skew: RankWaiting | None,
+        stages: UnevenStages | None = None,
+        odd: OddCollective | None = None,
     ) -> Communication:
         exposed = split.exposed_collectives or nanoseconds(0)
+        if stages is not None and stages.why and skew is not None and skew.rank != stages.most:
+            stages = None  # seen from a rank that waits
         if stages is not None:
             late = nanoseconds(stages.extra_ns * (region.instances or 1))
             return Communication(exposed, None, None, _exchanged(region), stages, late)
         if skew is not None:
             return Communication(exposed, evolve(skew, waiting=min(skew.waiting, exposed)), None)
-        odd = odd_collective(region) if exposed.value else None
-        return Communication(
-            exposed, None, odd if odd and odd.excess > exposed * _ODD_SHARE else None, _exchanged(region)
-        )
+        decides = odd is not None and exposed.value > 0 and odd.excess > exposed * _ODD_SHARE
+        return Communication(exposed, None, odd if decides else None, _exchanged(region))
 
     def add_facts(self, facts: Facts, now: Quantity | None) -> None:
         time = now.of("ns") if now else 0.0
-        facts.share("late_stage_share", self.late_stage.of("ns") / time if self.stages and time else None)
+        late = self.late_stage.of("ns") / time if self.stages and time else None
+        facts.share("late_stage_share", late if self.stages and not self.stages.why else None)
+        facts.share("busier_rank_share", late if self.stages and self.stages.why else None)
         if self.stages:
-            facts.words["late_rank"] = self.stages.most
+            facts.words |= {"late_rank": self.stages.most, "late_why": self.stages.why}
             facts.amount("late_time", nanoseconds(self.stages.most_ns))
             facts.amount("mean_time", nanoseconds(self.stages.mean_ns))
         facts.share("skew_share", self.skew.waiting.of("ns") / time if self.skew and time else None)
@@ -134,8 +133,9 @@ class Communication:
         waiting = nanoseconds(0)
         if self.stages is not None:
             late = min(self.late_stage, now)
-            waiting = min(late, self.exposed)
-            yield Found("comm.skew", _KIND, late, late, family=COLLECTIVE, texts="comm.skew.stages")
+            waiting = min(late, self.exposed) if not self.stages.why else waiting  # the late one itself does not wait
+            texts = "comm.skew.busier" if self.stages.why else "comm.skew.stages"
+            yield Found("comm.skew", _KIND, late, late, family=COLLECTIVE, texts=texts)
         elif self.skew is not None:
             waiting = self.skew.waiting
             yield Found("comm.skew", _KIND, waiting, waiting, family=COLLECTIVE)

@@ -64,7 +64,7 @@ def conclude(report: NCUProfileRegionReport) -> Answer:
         verdict=verdict.bound,
         confidence=verdict.confidence or "low",
         where=_where(stage, stages) + once_note(stage, scope.regions),
-        why=_why(stage, verdict),
+        why=_why(stage, verdict) + _waited_for(report, stage, verdict),
         do_first=_first(stage, verdict, own),
         fixes=one_for_each_cause([*own, *rest]),
     )
@@ -241,6 +241,20 @@ def _why(stage: NCUProfileRegion, verdict: Verdict) -> str:
     return why
 
 
+def _waited_for(report: NCUProfileRegionReport, stage: NCUProfileRegion, verdict: Verdict) -> str:
+    """Of several ranks, the one that the others wait for, where the verdict does not name it."""
+    skew, took = report.ranks, stage_time(stage)
+    if skew is None or skew.late is None or not took or skew.late in verdict.text:
+        return ""
+    waits = max(skew.ranks, key=lambda rank: rank.waiting_ns)
+    if waits.waiting_ns < _WORTH * took:
+        return ""
+    steps = report.rank_steps
+    why = next((row.why for row in steps.ranks if row.label == skew.late), "") if steps is not None else ""
+    text = f" The other ranks wait for {skew.late} in collectives, {waits.label} longest: {_time(waits.waiting_ns)} in all"
+    return f"{text}; {skew.late}: {why}." if why else f"{text}."
+
+
 def _first(stage: NCUProfileRegion, verdict: Verdict, own: Sequence[Fix]) -> str:
     best = own[0] if own else None
     prefixes = tuple(verdict_rules().fixes_of.get(verdict.bound, ()))
@@ -307,6 +321,10 @@ def _on_the_host(report: NCUProfileRegionReport, regions: Sequence[NCUProfileReg
     else:
         why = "no GPU work is in the recording: these are times of ranges on the host"
     first = f"To find out, run{'' if measured else ' on a machine with a GPU'}: {_PROFILE}"
+    unseen = next((d for d in report.diagnostics if d.code == "NO_KERNELS" and d.severity == "warning"), None)
+    if unseen is not None:  # it knows whether the GPU had work that was not recorded, and how to record it
+        why = f"{visible(unseen.message, 500).rstrip('.')}; these are times of ranges on the host"
+        first = visible(unseen.fix, 500)
     steps = report.rank_steps
     if steps is not None and (named := differing_ranks(steps)):
         first = f"Look at what ranks do differently in {visible(steps.region, 120)}: {named}. {first}"
