@@ -242,17 +242,19 @@ def _why(stage: NCUProfileRegion, verdict: Verdict) -> str:
 
 
 def _waited_for(report: NCUProfileRegionReport, stage: NCUProfileRegion, verdict: Verdict) -> str:
-    """Of several ranks, the one that the others wait for, where the verdict does not name it."""
-    skew, took = report.ranks, stage_time(stage)
-    if skew is None or skew.late is None or not took or skew.late in verdict.text:
+    """Of several ranks, the one that the others wait for, and what it does differently, where the verdict does not say."""
+    skew, steps, took = report.ranks, report.rank_steps, stage_time(stage)
+    if skew is None or steps is None or not took:
         return ""
+    why = next((row.why for row in steps.ranks if row.label == skew.late), "")
     waits = max(skew.ranks, key=lambda rank: rank.waiting_ns)
-    if waits.waiting_ns < _WORTH * took:
+    if not why or why in verdict.text or waits.waiting_ns < _WORTH * took:  # nobody differs: it is another rank each time
         return ""
-    steps = report.rank_steps
-    why = next((row.why for row in steps.ranks if row.label == skew.late), "") if steps is not None else ""
-    text = f" The other ranks wait for {skew.late} in collectives, {waits.label} longest: {_time(waits.waiting_ns)} in all"
-    return f"{text}; {skew.late}: {why}." if why else f"{text}."
+    differs = f"What {skew.late} does differently: {why}."
+    if f"for {skew.late}" in verdict.text:
+        return f" {differs}"
+    longest = f"{waits.label} longest, {_time(waits.waiting_ns)} in all"
+    return f" In collectives, the other ranks wait for {skew.late}, {longest}. {differs}"
 
 
 def _first(stage: NCUProfileRegion, verdict: Verdict, own: Sequence[Fix]) -> str:
