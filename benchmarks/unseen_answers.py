@@ -1,11 +1,12 @@
 """What reports answer about recordings that nobody tuned for. One table: right, unsure, wrong, none.
 
-    python benchmarks/unseen_answers.py [--shared DIR] [--packages DIR] [--round 1..8] [--only TEXT]
+    python benchmarks/unseen_answers.py [--shared DIR] [--packages DIR] [--round 1..11] [--only TEXT]
 
 `unseen/printed_kernels.toml` has kernels as ncu printed them for other people; `unseen/parts.toml` parts of public
 recordings (`recording_parts.py`); `unseen/packages.toml` whole recordings that lie in source distributions of packages,
 below `--packages` once they are unpacked there; `unseen/simulated.toml` programs on paper (`simulated_programs.py`),
-`unseen/simulated_two.toml` more of them, by someone else (`simulated_programs_two.py`). The truth of each was written down from the numbers, or by scripts of their own over
+`unseen/simulated_two.toml` more of them, by someone else (`simulated_programs_two.py`); `unseen/recorded.toml` programs
+whose host side is PyTorch's own (`recorded_programs.py`; they need PyTorch). The truth of each was written down from the numbers, or by scripts of their own over
 the file, before the product was asked; what a round got wrong was mended by its mechanism, and only then the next round
 was asked. `first_look` is what came out when a case was asked for the first time. Recordings that are
 not there are left out. Results go to benchmarks/results/unseen-answers.{json,md}.
@@ -43,12 +44,13 @@ ROOT = HERE.parent
 SHARED = ROOT.parent / "shared" / "data"
 RESULTS = HERE / "results"
 PACKAGES = SHARED / "packages"
-ROUNDS = (1, 2, 3, 4, 5, 6, 7, 8)
+ROUNDS = tuple(range(1, 12))
 KINDS = {  # by the key that only entries of that kind have
     "kernel": "kernels that ncu printed",
     "part": "parts of recordings",
     "package": "whole recordings from packages",
     "program": "simulated programs",
+    "recorded": "programs of PyTorch, their GPU simulated",
 }
 OUTCOMES = ("right", "unsure", "wrong", "none")
 LIMITS = {"wrong": 0.02, "useful": 0.8}  # at most, at least
@@ -82,7 +84,7 @@ def unseen() -> Iterator[Unseen]:
         yield _unseen({"files": "", "stage": "*", **entry})
     for entry in _entries("parts"):
         yield _unseen({"shared": True, **entry})
-    for entry in (*_entries("packages"), *_entries("simulated"), *_entries("simulated_two")):
+    for entry in (*_entries("packages"), *_entries("simulated"), *_entries("simulated_two"), *_entries("recorded")):
         yield _unseen({"files": "", **entry})
 
 
@@ -105,6 +107,10 @@ def recordings(one: Unseen, shared: Path, packages: Path, folder: Path) -> list[
         program = one.source["program"]
         programs = simulated_programs if program in simulated_programs.PROGRAMS else simulated_programs_two
         return programs.simulate(program, one.source["form"], folder)
+    if "recorded" in one.source:
+        from recorded_programs import simulate  # here: it needs PyTorch
+
+        return simulate(one.source["recorded"], folder)
     if "package" in one.source:
         path = packages / one.source["path"]
         found = path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() == one.source["sha256"]
@@ -231,7 +237,8 @@ def _page(head: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str:
         "third were found after that. Parts are of recordings whose whole the answer suite has; they were asked once the "
         "kernels of the first two rounds had been mended. Whole recordings lie in source distributions of packages, found for the "
         "fourth round; simulated programs were written for it, and those of the fifth and sixth each once the faults of the one before had been mended. "
-        "The programs of the seventh and eighth are by someone who had not built the product, and had not seen its rules.",
+        "The programs of the seventh and eighth are by someone who had not built the product, and had not seen its rules; so are "
+        "those of the ninth to the eleventh, whose host side PyTorch itself recorded.",
         "",
         "| recording | round | first look | now | said: stage, verdict, first fix | an expert says | because |",
         "|---|---|---|---|---|---|---|",

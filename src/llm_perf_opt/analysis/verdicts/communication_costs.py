@@ -107,7 +107,9 @@ class Communication:
         if self.skew:
             facts.words |= {"late_rank": self.skew.late, "waiting_rank": self.skew.rank}
             facts.amount("rank_waiting", self.skew.waiting)
-            facts.amount("transfer", self.exposed - self.skew.waiting)
+            transfer = self.exposed - self.skew.waiting
+            known = f"; the exposed transfers themselves take {shown(transfer)}" if transfer.value > 0 else ""
+            facts.words["transfer_words"] = known  # what is hidden may be part of the waiting
 
     def doubted(self, verdict: Verdict, action: Callable[[str], str]) -> Verdict:
         """One rank does not know whether a long collective transfers, or waits for another rank.

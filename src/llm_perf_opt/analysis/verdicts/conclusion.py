@@ -19,7 +19,7 @@ from llm_perf_opt.regions.fixes import AlsoIn, Answer, CodeLine, Fix
 from llm_perf_opt.regions.labels import full_label, host_sentence, once_note, steadily, subject
 from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport, Opportunity, Verdict
 from llm_perf_opt.regions.names import visible
-from llm_perf_opt.regions.rank_skew import differing_ranks
+from llm_perf_opt.regions.rank_skew import RankSteps, differing_ranks
 from llm_perf_opt.regions.ranking import (
     all_steady_time,
     evaluated_instances,
@@ -37,6 +37,7 @@ _LINES = 10  # of a fix
 _PROFILE = "llm-perf profile -- CMD"
 _OF_SERVERS = "serve."  # rules
 _LONGER = 1.01  # than the time of a stage: what a fix is a part of is not that
+_NEARLY_ALL = 0.9
 _APART = 0.02  # of the median: the mean is another time
 
 
@@ -250,11 +251,19 @@ def _waited_for(report: NCUProfileRegionReport, stage: NCUProfileRegion, verdict
     waits = max(skew.ranks, key=lambda rank: rank.waiting_ns)
     if not why or why in verdict.text or waits.waiting_ns < _WORTH * took:  # nobody differs: it is another rank each time
         return ""
-    differs = f"What {skew.late} does differently: {why}."
+    differs = f"What {skew.late} does differently: {why}{_in_few_steps(steps)}."
     if f"for {skew.late}" in verdict.text:
         return f" {differs}"
     longest = f"{waits.label} longest, {_time(waits.waiting_ns)} in all"
     return f" In collectives, the other ranks wait for {skew.late}, {longest}. {differs}"
+
+
+def _in_few_steps(steps: RankSteps) -> str:
+    """Where ranks wait in some steps alone, as for one that writes a checkpoint."""
+    waits = [max(each) for each in zip(*(row.waiting_ns for row in steps.ranks if row.waiting_ns), strict=True)]
+    ordered, total = sorted(waits, reverse=True), sum(waits)
+    few = next((n for n in range(1, len(ordered) // 3 + 1) if sum(ordered[:n]) >= _NEARLY_ALL * total), 0)
+    return f"; {_NEARLY_ALL:.0%} of the waiting is in {few} of {len(waits)} steps".replace("%", " %") if few else ""
 
 
 def _first(stage: NCUProfileRegion, verdict: Verdict, own: Sequence[Fix]) -> str:
