@@ -135,9 +135,10 @@ def _step_region(ranks: Sequence[OfRank], table: RegionTable) -> int | None:
         return None
     everywhere = set.intersection(*({r for r in regions if table.key(r) != WHOLE} for regions in ranks))
 
-    def worth(region: int) -> tuple[bool, int, int]:
+    def worth(region: int) -> tuple[bool, bool, int, int]:
         count = min(len(regions[region].took) for regions in ranks)
-        return count >= _SEVERAL, -table.depth[region], int(ranks[0][region].took.sum())
+        is_named = not table.is_operator(region)  # two steps that the program names are better than many operators
+        return is_named and count > 1, count >= _SEVERAL, -table.depth[region], int(ranks[0][region].took.sum())
 
     return max(everywhere, key=worth, default=None)
 

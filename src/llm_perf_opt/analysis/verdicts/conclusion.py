@@ -249,7 +249,9 @@ def _waited_for(report: NCUProfileRegionReport, stage: NCUProfileRegion, verdict
         return ""
     why = next((row.why for row in steps.ranks if row.label == skew.late), "")
     waits = max(skew.ranks, key=lambda rank: rank.waiting_ns)
-    if not why or why in verdict.text or waits.waiting_ns < _WORTH * took:  # nobody differs: it is another rank each time
+    if (
+        not why or why in verdict.text or waits.waiting_ns < _WORTH * took
+    ):  # nobody differs: it is another rank each time
         return ""
     differs = f"What {skew.late} does differently: {why}{_in_few_steps(steps)}."
     if f"for {skew.late}" in verdict.text:
