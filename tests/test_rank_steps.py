@@ -95,9 +95,12 @@ def test_what_the_late_rank_does_differently_is_part_of_the_answer() -> None:
 
 def test_of_ranks_that_are_late_by_turns_none_is_named() -> None:
     def work(rank: int, step: int) -> list[tuple[str, int, int]]:
-        return [(GEMM, 0, 3_000_000 if rank == step % 3 else 1_000_000)]
+        return [(GEMM, 0, 9_000_000 if rank == step % 3 else 5_000_000)]
 
-    assert "does differently" not in report_of(work).answer.why
+    answer = report_of(work).answer
+    assert "does differently" not in answer.why
+    assert "by turns for all" in answer.fixes[0].because
+    assert "rank 1" not in answer.do_first
 
 
 def test_a_rank_that_computes_longer_is_what_to_look_at_first() -> None:

@@ -32,6 +32,8 @@ from llm_perf_opt.regions.table import ROOT, RegionTable, levels_up
 
 _TIMES = ("wall_ns", "gpu_idle_ns", "gpu_busy_ns", "collective_ns", "exposed_collective_ns", "instances", "timing")
 _ALIKE = 0.9  # of the longest wall time
+# Of the waiting of one rank: what is for the rank it waits for most, and how long that one waits itself.
+_MOSTLY, _BY_TURNS = 0.6, 0.5
 _FEWEST = 2  # collectives in common from which clocks can be aligned
 _COMMON = (
     " Times of regions in all ranks together are those of the rank that takes longest; counts and GPU time are of all."
@@ -137,8 +139,11 @@ class Skew:
     _by_region: dict[int, Int64s] = Factory(dict)
 
     def late_for(self, rank: int) -> str:
-        """The rank that this one waits for most."""
-        return self.ranks[int(np.bincount(self.late, weights=self.waiting[rank]).argmax())].label
+        """The rank that this one waits for most; empty where that one waits as well, for others: all are late by turns."""
+        caused, whole = np.bincount(self.late, weights=self.waiting[rank]), self.waiting[rank].sum()
+        late = int(caused.argmax())
+        by_turns = caused[late] < _MOSTLY * whole and self.waiting[late].sum() >= _BY_TURNS * whole
+        return "" if by_turns else self.ranks[late].label
 
     def waiting_in(self, table: RegionTable, rank: int) -> Int64s:
         """Of one rank, the waiting in every region of the common table."""

@@ -22,7 +22,7 @@ class RankWaiting:
     """How long a region waits in collectives for ranks that come later."""
 
     rank: str  # who waits: of all ranks together, the one that takes longest
-    late: str  # whom the ranks wait for most
+    late: str  # whom the ranks wait for most; empty: by turns for one another
     waiting: Quantity
 
 
@@ -105,7 +105,9 @@ class Communication:
             facts.amount("mean_time", nanoseconds(self.stages.mean_ns))
         facts.share("skew_share", self.skew.waiting.of("ns") / time if self.skew and time else None)
         if self.skew:
-            facts.words |= {"late_rank": self.skew.late, "waiting_rank": self.skew.rank}
+            facts.words |= {"late_rank": self.skew.late or "any of them", "waiting_rank": self.skew.rank}
+            facts.words["late_words"] = f"mostly for {self.skew.late}" if self.skew.late else "by turns for all"
+            facts.numbers["late_by_turns"] = 0 if self.skew.late else 1
             facts.amount("rank_waiting", self.skew.waiting)
             transfer = self.exposed - self.skew.waiting
             known = f"; the exposed transfers themselves take {shown(transfer)}" if transfer.value > 0 else ""
@@ -140,7 +142,8 @@ class Communication:
             yield Found("comm.skew", _KIND, late, late, family=COLLECTIVE, texts=texts)
         elif self.skew is not None:
             waiting = self.skew.waiting
-            yield Found("comm.skew", _KIND, waiting, waiting, family=COLLECTIVE)
+            texts = "" if self.skew.late else "comm.skew.turns"
+            yield Found("comm.skew", _KIND, waiting, waiting, family=COLLECTIVE, texts=texts)
         elif self.odd is not None:
             waiting = min(self.odd.excess, self.exposed)
             words = {"odd": self.odd.what, "usual": shown(self.odd.usual)}
