@@ -1134,3 +1134,61 @@ def _():
                     devsync()
 
     return one(train(*gpt(), steps=5, first=0, before=b), op_us=3)
+
+
+@program("ranks late by turns")
+def _():
+    t = ddp_tree()
+
+    def mk(k):
+        def a(i):
+            if i % 4 == k:
+                for _ in range(30):
+                    kern("nvjet_tst_128x256_64x4_1x2_h_bz_coopA_TNT", 400)
+
+        return a
+
+    rs = [train(*t, steps=8, before=mk(k), post_bwd=lambda i: waitcomm(), after=lambda i: item()) for k in range(4)]
+    return ranks(rs, "", [{} for k in range(4)])
+
+
+@program("rank 0 evaluates on its GPU each step")
+def _():
+    t = ddp_tree()
+
+    def a(i):
+        for _ in range(30):
+            kern("nvjet_tst_128x256_64x4_1x2_h_bz_coopA_TNT", 400)
+
+    rs = [
+        train(
+            *t, steps=5, before=a if k == 0 else (lambda i: None), post_bwd=lambda i: waitcomm(), after=lambda i: item()
+        )
+        for k in range(4)
+    ]
+    return ranks(rs, "", [{} for k in range(4)])
+
+
+@program("time.sleep in the loop, stack")
+def _():
+    def b(i):
+        with py("train.py(91): throttle"), py("<built-in function sleep>"):
+            host(30000)
+
+    return one(train(*bert(True), steps=3, before=b, frames=True), op_us=4, stack=True)
+
+
+@program("one rank of 8, waits a little each time")
+def _():
+    t = ddp_tree()
+    rs = [train(*t, steps=4, post_bwd=lambda i: waitcomm()) for k in range(2)]
+    s = ranks(rs, "", [{"gpu_slow": 1.03}, {}])[:1]
+    s[0].c.world = 8
+    return s
+
+
+@program("two steps, 4 ranks, rank 3 throttled")
+def _():
+    t = ddp_tree()
+    r = train(*t, steps=2, post_bwd=lambda i: waitcomm(), after=lambda i: item())
+    return ranks([r] * 4, "", [{"gpu_slow": 1.4 if i == 3 else 1} for i in range(4)])
