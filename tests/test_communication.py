@@ -12,6 +12,7 @@ from conftest import SHARED, examples, regions_of, report
 from llm_perf_opt.analysis.build import ReportOptions, build_report, with_ranks
 from llm_perf_opt.analysis.odd_collectives import odd_in
 from llm_perf_opt.analysis.ranks import RankCalls
+from llm_perf_opt.analysis.verdicts.communication_costs import Communication, odd_collectives
 from llm_perf_opt.regions.columns import UNKNOWN, Timeline
 from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport, RegionPerformance
 from llm_perf_opt.regions.table import RegionTable
@@ -100,6 +101,14 @@ def test_one_rank_that_waits_once_in_every_step_is_unsure() -> None:
     assert verdict.title == "unsure: one rank, an all-reduce of 62 ms, 4 times"
     assert found.opportunities[0].rule == "comm.skew"
     assert found.opportunities[0].recoverable.of("ns") == pytest.approx(4 * 61_850_000)
+
+
+def test_a_long_collective_in_the_warm_up_says_nothing_about_the_steps_after_it() -> None:
+    """NCCL sets up its communicator in the first one, which the kernels of the steady steps do not have."""
+    found = one(*((REDUCE, n * 10_000_000, 9_000_000) for n in range(8)), end=80_000_000)
+    step, time = region(found, "step"), evaluated(found, "step").time
+    assert Communication.of(step, time, None, odd=odd_collectives(REDUCE, [2.9e9], 9e6)).odd is None
+    assert Communication.of(step, time, None, odd=odd_collectives(REDUCE, [9e6] * 8, 1e5)).odd is not None
 
 
 def test_a_message_that_is_larger_may_take_longer() -> None:

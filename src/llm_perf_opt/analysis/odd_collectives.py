@@ -35,7 +35,7 @@ def odd_in(calls: RankCalls, table: RegionTable) -> dict[str, OddCollective]:
     for region, kernels in beyond.items():
         name, members = max(kernels.items(), key=lambda kernel: (took[kernel[1]] - usual[kernel[1]]).sum())
         each = float(usual[members].mean())
-        found[table.key(region)] = odd_collectives(name, len(members), float(took[members].sum()), each)
+        found[table.key(region)] = odd_collectives(name, took[members].tolist(), each)
     return found
 
 

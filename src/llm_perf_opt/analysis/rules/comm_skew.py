@@ -16,9 +16,8 @@ _WAITS = ("host.unknown", "host.wait")  # of a stage that has nothing to do yet
 
 def _find(of: Evaluated) -> Iterator[Found]:
     for found in collectives_found("comm.skew")(of):
-        if (
-            of.communication.stages is not None and not of.communication.stages.why
-        ):  # beyond its messages, a stage waits with an idle GPU
+        stages = of.communication.stages
+        if stages is not None and not stages.why:  # beyond its messages, a stage waits with an idle GPU
             waits = of.free.take_idle(_WAITS, max((found.time - of.communication.exposed).of("ns"), 0.0))
             found = evolve(found, idle=waits)
         yield found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from attrs import Factory, define, evolve
 
@@ -48,16 +48,19 @@ class OddCollective:
     what: str  # "an all-reduce of 101 ms" | "an all-reduce of 62 ms, 4 times"
     excess: Quantity
     usual: Quantity
+    shortest: Quantity  # of those that stand out
 
 
-def odd_collectives(what: str, calls: int, time_ns: float, usual_ns: float) -> OddCollective:
-    """`time_ns`: of all `calls` that stand out. Whether they transfer or wait, the other ranks know."""
-    kind, each = kind_of(what), time_ns / calls
-    article, times = "a" if kind[0] not in "aeo" else "an", f", {calls} times" if calls > 1 else ""
+def odd_collectives(what: str, times: Sequence[float], usual_ns: float) -> OddCollective:
+    """`times`: of those that stand out. Whether they transfer or wait, the other ranks know."""
+    calls = len(times)
+    kind, each = kind_of(what), sum(times) / calls
+    article, often = "a" if kind[0] not in "aeo" else "an", f", {calls} times" if calls > 1 else ""
     return OddCollective(
-        f"{article} {kind} of {shown(nanoseconds(each))}{times}",
-        nanoseconds(time_ns - calls * usual_ns),
+        f"{article} {kind} of {shown(nanoseconds(each))}{often}",
+        nanoseconds(sum(times) - calls * usual_ns),
         nanoseconds(usual_ns),
+        nanoseconds(min(times)),
     )
 
 
@@ -91,7 +94,10 @@ class Communication:
             return Communication(exposed, None, None, _exchanged(region), stages, late)
         if skew is not None:
             return Communication(exposed, evolve(skew, waiting=min(skew.waiting, exposed)), None)
+        longest = max((record.max_ms or 0.0 for record in region.kernels if record.family == COLLECTIVE), default=0.0)
         decides = odd is not None and exposed.value > 0 and odd.excess > exposed * _ODD_SHARE
+        if odd is not None and longest * 1e6 < odd.shortest.of("ns"):
+            decides = False  # they are in the warm-up, which `region` leaves out
         return Communication(exposed, None, odd if decides else None, _exchanged(region))
 
     def add_facts(self, facts: Facts, now: Quantity | None) -> None:

@@ -249,10 +249,8 @@ def _waited_for(report: NCUProfileRegionReport, stage: NCUProfileRegion, verdict
         return ""
     why = next((row.why for row in steps.ranks if row.label == skew.late), "")
     waits = max(skew.ranks, key=lambda rank: rank.waiting_ns)
-    if (
-        not why or why in verdict.text or waits.waiting_ns < _WORTH * took
-    ):  # nobody differs: it is another rank each time
-        return ""
+    if not why or why in verdict.text or waits.waiting_ns < _WORTH * took:
+        return ""  # where no rank differs, it is another one each time
     differs = f"What {skew.late} does differently: {why}{_in_few_steps(steps)}."
     if f"for {skew.late}" in verdict.text:
         return f" {differs}"
@@ -264,7 +262,7 @@ def _in_few_steps(steps: RankSteps) -> str:
     """Where ranks wait in some steps alone, as for one that writes a checkpoint."""
     waits = [max(each) for each in zip(*(row.waiting_ns for row in steps.ranks if row.waiting_ns), strict=True)]
     ordered, total = sorted(waits, reverse=True), sum(waits)
-    few = next((n for n in range(1, len(ordered) // 3 + 1) if sum(ordered[:n]) >= _NEARLY_ALL * total), 0)
+    few = next((n for n in range(1, len(ordered) // 3 + 1) if sum(ordered[:n]) >= _NEARLY_ALL * total > 0), 0)
     return f"; {_NEARLY_ALL:.0%} of the waiting is in {few} of {len(waits)} steps".replace("%", " %") if few else ""
 
 
