@@ -270,7 +270,8 @@ def _coverage(report: NCUProfileRegionReport, found: dict[str, Any]) -> Iterator
         if kernels >= _COVER * (main.totals.gpu_time_ns or 0):
             return
     held = sum(regions[key].wall_ns or 0 for key in report.stages if key in regions)
-    if held < _COVER * main.totals.recorded_ns and not account_line(view_of(report)):
+    ranks = len(report.ranks.ranks) if report.ranks is not None else 1  # stages have the times of one, side by side
+    if held * ranks < _COVER * main.totals.recorded_ns and not account_line(view_of(report)):
         yield f"the stages hold {100 * held / main.totals.recorded_ns:.0f} % of the time, and nothing is said of the rest"
 
 

@@ -1,11 +1,12 @@
 """What reports answer about recordings that nobody tuned for. One table: right, unsure, wrong, none.
 
-    python benchmarks/unseen_answers.py [--shared DIR] [--packages DIR] [--round 1..8, 11..13] [--only TEXT]
+    python benchmarks/unseen_answers.py [--shared DIR] [--packages DIR] [--round 1..15] [--only TEXT]
 
 `unseen/printed_kernels.toml` has kernels as ncu printed them for other people; `unseen/parts.toml` parts of public
 recordings (`recording_parts.py`); `unseen/packages.toml` whole recordings that lie in source distributions of packages,
 below `--packages` once they are unpacked there; `unseen/simulated.toml` programs on paper (`simulated_programs.py`),
-`unseen/simulated_two.toml` more of them, by someone else (`simulated_programs_two.py`), `unseen/paper.toml`,
+`unseen/simulated_two.toml` more of them, by someone else (`simulated_programs_two.py`), `unseen/recorded.toml` programs
+whose host side is PyTorch's own (`recorded_programs.py`; they need PyTorch), `unseen/paper.toml`,
 `unseen/paper_two.toml` and `unseen/paper_three.toml` programs that are not PyTorch's (`paper_programs.py` and the like), with
 kernels in `unseen/paper_kernels.toml` and `unseen/paper_kernels_two.toml`. The truth of each was written down from the numbers, or by scripts of their own over
 the file, before the product was asked; what a round got wrong was mended by its mechanism, and only then the next round
@@ -48,13 +49,21 @@ ROOT = HERE.parent
 SHARED = ROOT.parent / "shared" / "data"
 RESULTS = HERE / "results"
 PACKAGES = SHARED / "packages"
-ROUNDS = (1, 2, 3, 4, 5, 6, 7, 8, 11, 12, 13)
-PROGRAMS = ("simulated", "simulated_two", "paper", "paper_two", "paper_three")  # files that describe programs
+ROUNDS = tuple(range(1, 16))
+PROGRAMS = (
+    "simulated",
+    "simulated_two",
+    "recorded",
+    "paper",
+    "paper_two",
+    "paper_three",
+)  # files that describe programs
 KINDS = {  # by the key that only entries of that kind have
     "kernel": "kernels that ncu printed",
     "part": "parts of recordings",
     "package": "whole recordings from packages",
     "program": "simulated programs",
+    "recorded": "programs of PyTorch, their GPU simulated",
 }
 OUTCOMES = ("right", "unsure", "wrong", "none")
 LIMITS = {"wrong": 0.02, "useful": 0.8}  # at most, at least
@@ -114,6 +123,10 @@ def recordings(one: Unseen, shared: Path, packages: Path, folder: Path) -> list[
                 return programs.simulate(program, folder)
         simulated = simulated_programs if program in simulated_programs.PROGRAMS else simulated_programs_two
         return simulated.simulate(program, one.source["form"], folder)
+    if "recorded" in one.source:
+        from recorded_programs import simulate  # here: it needs PyTorch
+
+        return simulate(one.source["recorded"], folder)
     if "package" in one.source:
         path = packages / one.source["path"]
         found = path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() == one.source["sha256"]
@@ -247,9 +260,10 @@ def _page(head: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str:
         "third were found after that. Parts are of recordings whose whole the answer suite has; they were asked once the "
         "kernels of the first two rounds had been mended. Whole recordings lie in source distributions of packages, found for the "
         "fourth round; simulated programs were written for it, and those of the fifth and sixth each once the faults of the one before had been mended. "
-        "The programs of the seventh and eighth are by someone who had not built the product, and had not seen its rules; "
-        "so are those of the eleventh and the twelfth (not of the thirteenth), of programs that are not PyTorch's, which were read sentence by "
-        "sentence: a kernel that was called something else, or advice for PyTorch, counted as wrong.",
+        "The programs of the seventh and eighth are by someone who had not built the product, and had not seen its rules; so are "
+        "those of the ninth to the twelfth, whose host side PyTorch itself recorded, and of the thirteenth and fourteenth (not of the "
+        "fifteenth), of programs that are not PyTorch's. From the ninth on, answers were read sentence by "
+        "sentence: a misleading one anywhere, such as advice for PyTorch where there is none, counted as wrong.",
         "",
         "| recording | round | first look | now | said: stage, verdict, first fix | an expert says | because |",
         "|---|---|---|---|---|---|---|",

@@ -10,8 +10,12 @@ from hypothesis import strategies as st
 
 from conftest import SHARED, examples, regions_of, report
 from llm_perf_opt.analysis.build import ReportOptions, build_report, with_ranks
-from llm_perf_opt.regions.columns import Timeline
+from llm_perf_opt.analysis.odd_collectives import odd_in
+from llm_perf_opt.analysis.ranks import RankCalls
+from llm_perf_opt.analysis.verdicts.communication_costs import Communication, odd_collectives
+from llm_perf_opt.regions.columns import UNKNOWN, Timeline
 from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport, RegionPerformance
+from llm_perf_opt.regions.table import RegionTable
 from test_join_rules import timeline as made
 
 PUBLIC = SHARED / "public"
@@ -83,6 +87,45 @@ def test_one_rank_with_one_odd_collective_is_unsure() -> None:
     assert verdict.title == "unsure: one rank, an all-reduce of 101 ms"
     assert (verdict.bound, verdict.confidence) == ("communication", "low")
     assert "llm-perf report RANK0 RANK1" in verdict.next_step
+
+
+def test_one_rank_that_waits_once_in_every_step_is_unsure() -> None:
+    """One of eight all-reduces in each of four steps: nobody knows whether they wait, but not that the network is slow."""
+    kernels = []
+    for step in range(4):
+        begin = step * 100_000_000
+        kernels += [(REDUCE, begin, 62_000_000)]
+        kernels += [(REDUCE, begin + 70_000_000 + n * 1_000_000, 150_000) for n in range(7)]
+    found = one(*kernels, end=400_000_000)
+    verdict = evaluated(found, "step").verdict
+    assert verdict.title == "unsure: one rank, an all-reduce of 62 ms, 4 times"
+    assert found.opportunities[0].rule == "comm.skew"
+    assert found.opportunities[0].recoverable.of("ns") == pytest.approx(4 * 61_850_000)
+
+
+def test_a_long_collective_in_the_warm_up_says_nothing_about_the_steps_after_it() -> None:
+    """NCCL sets up its communicator in the first one, which the kernels of the steady steps do not have."""
+    found = one(*((REDUCE, n * 10_000_000, 9_000_000) for n in range(8)), end=80_000_000)
+    step, time = region(found, "step"), evaluated(found, "step").time
+    assert Communication.of(step, time, None, odd=odd_collectives(REDUCE, [2.9e9], 9e6)).odd is None
+    assert Communication.of(step, time, None, odd=odd_collectives(REDUCE, [9e6] * 8, 1e5)).odd is not None
+
+
+def test_a_message_that_is_larger_may_take_longer() -> None:
+    """Sixteen of 8 bytes, and one of 400 MB in each step: its size explains its time, where that is known."""
+    sizes, times = [*[8] * 16, 400_000_000] * 4, [*[12_000] * 16, 20_000_000] * 4
+    start = np.cumsum([0, *times[:-1]])
+    table = RegionTable()
+    step = table.intern_path("", ["step"])
+    calls = RankCalls(
+        *(0, 1, 0, "trace.json", [REDUCE] * len(sizes), start, start + times, start, [np.full(len(sizes), step)]),
+        exposed=np.array(times),
+        clock=object(),
+        bytes=np.array(sizes),
+    )
+    assert odd_in(calls, table) == {}
+    unknown = evolve(calls, bytes=np.full(len(sizes), UNKNOWN))
+    assert odd_in(unknown, table)["step"].what == "an all-reduce of 20 ms, 4 times"
 
 
 def test_long_collectives_that_are_alike_are_not_odd() -> None:

@@ -98,6 +98,9 @@ def test_calls_of_cuda_are_known_by_their_names(name: str, kind: str) -> None:
         ("## Call CompiledFxGraph fud64 ##", ""),
         ("vllm/v1/worker/gpu_model_runner.py(1297): _prepare_inputs", ""),
         ("aten::copy_", ""),
+        ("zmq/sugar/socket.py(800): recv_pyobj", "wait"),
+        ("<built-in function sleep>", "wait"),
+        ("vllm/v1/engine/core.py(310): step", ""),
         ("model.layers.0.mlp.down_proj", ""),
     ],
 )

@@ -69,6 +69,59 @@ def test_each_step_of_each_rank_with_its_waiting_and_transfer() -> None:
     assert codes["RANK_STEPS"].startswith("3 ranks go through step 6 times; a steady one takes")
 
 
+def test_two_steps_of_the_program_are_better_than_many_operators() -> None:
+    ranks = []
+    for rank in range(2):
+        ranges, kernels = [], []
+        for step in range(2):
+            begin = step * STEP_NS
+            ranges.append(("step", begin, begin + 5_000_000))
+            ranges += [("aten::mm", begin + n * 1_000_000, begin + n * 1_000_000 + 800_000) for n in range(5)]
+            kernels += [(GEMM, begin + n * 1_000_000 + 1_000, 1_600_000) for n in range(5)]
+            kernels.append((REDUCE, begin + 8_100_000, TRANSFER))
+        ranks.append(evolve(with_ranks(made(ranges, kernels), rank), source=f"rank{rank}.sqlite"))
+    report = build_report(ranks, ReportOptions())
+    assert report.rank_steps is not None
+    assert (report.rank_steps.region, report.rank_steps.all_steps) == ("step", 2)
+
+
+def test_what_the_late_rank_does_differently_is_part_of_the_answer() -> None:
+    """And that it is late in one step alone, as one that writes a checkpoint."""
+
+    def work(rank: int, step: int) -> list[tuple[str, int, int]]:
+        return [(GEMM, 0 if (rank, step) != (1, 2) else 8_000_000, 1_000_000)]
+
+    why = report_of(work).answer.why
+    assert "What rank 1 does differently: its GPU waits" in why
+    assert why.endswith("; 90 % of the waiting is in 1 of 6 steps.")
+
+
+def test_of_ranks_that_are_late_by_turns_none_is_named() -> None:
+    def work(rank: int, step: int) -> list[tuple[str, int, int]]:
+        return [(GEMM, 0, 9_000_000 if rank == step % 3 else 5_000_000)]
+
+    answer = report_of(work).answer
+    assert "does differently" not in answer.why
+    assert "by turns for all" in answer.fixes[0].because
+    assert "rank 1" not in answer.do_first
+
+
+def test_a_rank_that_computes_longer_is_what_to_look_at_first() -> None:
+    """Its own times are those of the answer, for it takes longest; it waits for nobody."""
+
+    def work(rank: int, step: int) -> list[tuple[str, int, int]]:
+        return [(GEMM, 0, 9_000_000 if rank == 1 else 6_000_000)]
+
+    ranks = ranks_doing(work)
+    for number in (0, 2):
+        ranges = ranks[number].ranges
+        ranks[number] = evolve(ranks[number], ranges=evolve(ranges, end=ranges.end - 1_500_000))
+    report = build_report(ranks, ReportOptions())
+    assert report.answer.fixes[0].rule == "comm.skew"
+    assert report.answer.fixes[0].gain_ns == pytest.approx(3_000_000, rel=0.02)
+    assert "Rank 1 computes 9 ms of each step, the others 6 ms, and wait" in report.answer.fixes[0].because
+
+
 def test_the_common_time_is_that_of_the_slowest() -> None:
     ranks = ranks_doing(lambda rank, step: [(GEMM, 0, 1_000)])
     ranges = ranks[2].ranges

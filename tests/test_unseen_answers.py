@@ -1,5 +1,5 @@
 """Recordings that nobody tuned for: kernels as ncu printed them for other people, parts of public recordings, whole ones
-from packages, and programs on paper."""
+from packages, programs on paper, and programs of PyTorch whose GPU is on paper."""
 
 from __future__ import annotations
 
@@ -37,8 +37,20 @@ def test_what_ncu_printed_is_never_misread(one: unseen_answers.Unseen, tmp_path:
 
 @pytest.mark.slow
 @pytest.mark.process
-@pytest.mark.parametrize("one", [u for u in UNSEEN if "kernel" not in u.source], ids=lambda one: one.case.name)
+@pytest.mark.parametrize(
+    "one", [u for u in UNSEEN if not {"kernel", "recorded"} & u.source.keys()], ids=lambda one: one.case.name
+)
 def test_parts_of_recordings_whole_ones_and_simulated_programs_are_never_misread(
+    one: unseen_answers.Unseen, tmp_path: Path
+) -> None:
+    assert ask(one, tmp_path) in ("right", "unsure")
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+@pytest.mark.process
+@pytest.mark.parametrize("one", [u for u in UNSEEN if "recorded" in u.source], ids=lambda one: one.case.name)
+def test_programs_whose_host_side_pytorch_recorded_are_never_misread(
     one: unseen_answers.Unseen, tmp_path: Path
 ) -> None:
     assert ask(one, tmp_path) in ("right", "unsure")

@@ -698,7 +698,8 @@ def test_texts_of_rules_can_be_filled() -> None:
         "counted_launches", "mean_kernel", "others_share", "working_share", "family_parts", "tensor_share", "mfu_words", "dram_share", "mbu_words",
         "l2_share", "l2_words", "cuda_core_share", "latency_share", "occupancy_words", "parts", "basis",
         "l1_share", "l1_words", "sm_share", "sector_use_share", "occupancy_limit",
-        "skew_share", "waiting_rank", "late_rank", "late_why", "rank_waiting", "transfer", "late_stage_share", "late_time", "mean_time", "migration_share", "migration",
+        "skew_share", "waiting_rank", "late_rank", "late_why", "late_words", "rank_waiting", "transfer_words", "busier_rank_share", "late_stage_share", "late_time", "mean_time",
+        "migration_share", "migration",
     }  # fmt: skip
     assert names <= made_words
 

@@ -17,7 +17,7 @@ from attrs import Factory, define, evolve
 
 from llm_perf_opt.analysis.counter_report import counter_scopes
 from llm_perf_opt.analysis.gpu_condition import held_down_clock
-from llm_perf_opt.analysis.imbalance import uneven, uneven_stages
+from llm_perf_opt.analysis.imbalance import busier_rank, uneven, uneven_stages
 from llm_perf_opt.analysis.level_changes import level_changes
 from llm_perf_opt.analysis.measured_times import MeasuredTimes
 from llm_perf_opt.analysis.profiled_launches import measured_kernels, profiled_launches
@@ -255,7 +255,8 @@ def _finished(
             code=found.code,
             slowest=ranks.common.slowest,
             rank_waiting=ranks.common.waiting,
-            uneven_stages=uneven_stages(ranks.imbalance, ranks.steps),
+            uneven_stages=uneven_stages(ranks.imbalance, ranks.steps) or busier_rank(ranks.skew, ranks.steps),
+            odd_collectives=ranks.odd,
             clock=held_down_clock([*measured, *timelines]),
         ),
     )

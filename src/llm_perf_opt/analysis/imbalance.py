@@ -20,7 +20,7 @@ from llm_perf_opt.metrics.collective_kinds import ALL_TO_ALL, EXCHANGE, kind_of
 from llm_perf_opt.metrics.quantity import nanoseconds, percent, shown
 from llm_perf_opt.regions.columns import Int64s
 from llm_perf_opt.regions.names import visible
-from llm_perf_opt.regions.rank_skew import Imbalance, RankLoad, RankSteps
+from llm_perf_opt.regions.rank_skew import Imbalance, RankLoad, RankSkew, RankSteps
 from llm_perf_opt.regions.table import ROOT, RegionTable
 
 EXPERTS, STAGES = "experts", "stages"
@@ -125,6 +125,19 @@ def uneven_stages(found: Sequence[Imbalance], steps: RankSteps | None) -> Uneven
         return None
     times = [load.time_ns for load in one.ranks]
     return UnevenStages(steps.region, one.most, max(times), float(np.mean(times)))
+
+
+def busier_rank(ranks: RankSkew | None, steps: RankSteps | None) -> UnevenStages | None:
+    """The rank that the others wait for, where it computes longer than they do. Stages of a pipeline have no such skew."""
+    if ranks is None or steps is None:
+        return None
+    times = {row.label: float(row.computing_ns) for row in steps.ranks if row.computing_ns is not None}
+    late = next((row for row in steps.ranks if row.label == ranks.late and row.why), None)
+    others = [time for label, time in times.items() if label != ranks.late]
+    if late is None or late.label not in times or not others:
+        return None
+    most, usual = times[late.label], float(np.median(others))
+    return UnevenStages(steps.region, late.label, most, usual, late.why) if most - usual > _UNEVEN * most else None
 
 
 def uneven(found: Sequence[Imbalance], region: str) -> list[Diagnosis]:

@@ -8,8 +8,10 @@ from attrs import Factory, define
 
 from llm_perf_opt.analysis.collective_use import collective_use
 from llm_perf_opt.analysis.imbalance import imbalances, kinds_of_calls, send_to_one_another
+from llm_perf_opt.analysis.odd_collectives import odd_in
 from llm_perf_opt.analysis.rank_steps import OfRank, rank_steps
 from llm_perf_opt.analysis.ranks import CommonTimes, RankCalls, Skew, common_times, compare_ranks, ranks_not_given
+from llm_perf_opt.analysis.verdicts.communication_costs import OddCollective
 from llm_perf_opt.diagnosis import Diagnosis
 from llm_perf_opt.regions.model import Scope
 from llm_perf_opt.regions.rank_skew import CollectiveUse, Imbalance, RankSkew, RankSteps
@@ -26,6 +28,7 @@ class RankComparison:
     imbalance: list[Imbalance] = Factory(list)
     common: CommonTimes = Factory(CommonTimes)
     diagnostics: list[Diagnosis] = Factory(list)  # why ranks are not compared
+    odd: dict[str, OddCollective] = Factory(dict)  # of one rank alone, by region
 
     @staticmethod
     def of(
@@ -43,4 +46,5 @@ class RankComparison:
             imbalances(calls, kinds, compared, table),
             common_times(scopes, skew, table, {row.label: row.why for row in (compared.ranks if compared else ())}),
             said + ranks_not_given(calls),
+            odd_in(calls[0], table) if len(calls) == 1 else {},
         )

@@ -156,9 +156,10 @@ def _step_region(ranks: Sequence[OfRank], table: RegionTable) -> int | None:
         return None
     everywhere = set.intersection(*({r for r in regions if table.key(r) != WHOLE} for regions in ranks))
 
-    def worth(region: int) -> tuple[bool, int, int]:
+    def worth(region: int) -> tuple[bool, bool, int, int]:
         count = min(len(regions[region].took) for regions in ranks)
-        return count >= _SEVERAL, -table.depth[region], int(ranks[0][region].took.sum())
+        is_named = not table.is_operator(region)  # two steps that the program names are better than many operators
+        return is_named and count > 1, count >= _SEVERAL, -table.depth[region], int(ranks[0][region].took.sum())
 
     return max(everywhere, key=worth, default=None)
 
@@ -356,13 +357,15 @@ def steps_compared(steps: RankSteps | None) -> list[Diagnosis]:
     """What a step takes on all ranks together, and who differs."""
     if steps is None:
         return []
+    computing = max((row.computing_ns or 0 for row in steps.ranks), default=0)
+    early = computing > steps.common_median_ns  # the ranges end before their GPU work does
     found = [
         diagnose(
-            "RANK_STEPS",
+            "RANK_STEPS.on_gpu" if early else "RANK_STEPS",
             region=visible(steps.region, 120),
             ranks=len(steps.ranks),
             times="once" if steps.all_steps == 1 else f"{steps.all_steps:,} times",
-            common=_shown(steps.common_median_ns),
+            common=_shown(computing if early else steps.common_median_ns),
         )
     ]
     if named := differing_ranks(steps):

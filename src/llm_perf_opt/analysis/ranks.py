@@ -34,7 +34,9 @@ _BY_ORDER = " Only their order says which collectives are the same ones, and tha
 _TIMES = ("wall_ns", "gpu_idle_ns", "gpu_busy_ns", "collective_ns", "exposed_collective_ns", "instances", "timing")
 _ALIKE = 0.9  # of the longest wall time
 _NEVER = -(1 << 62)
-_HELD_UP = 0.5  # of the waiting of a rank, from which on the late one is held up itself
+# Of the waiting of a rank: from where on the late one is held up itself; and, where all are late by turns, what at most
+# is for the one it waits for most, and how long that one waits at least.
+_HELD_UP, _MOSTLY, _BY_TURNS = 0.5, 0.6, 0.5
 _MOST_NAMED = 8
 _COMMON = (
     " Times of regions in all ranks together are those of the rank that takes longest; counts and GPU time are of all."
@@ -143,14 +145,18 @@ class Skew:
     _by_region: dict[int, Int64s] = Factory(dict)
 
     def late_for(self, rank: int) -> str:
-        """The rank that this one waits for most; or whom that one waits for, in a group that this one is not in."""
-        whole, late = float(self.waiting[rank].sum()), self._waits_for(rank)[0]
+        """The rank that this one waits for most; or whom that one waits for, in a group that this one is not in.
+
+        Empty where that one waits as well, for others: all are late by turns.
+        """
+        whole, (late, caused) = float(self.waiting[rank].sum()), self._waits_for(rank)
         for _ in self.ranks:
             further, held_up = self._waits_for(late)
             if held_up < _HELD_UP * whole or further in (rank, late):
                 break
             late = further
-        return self.ranks[late].label
+        by_turns = caused < _MOSTLY * whole and self.waiting[late].sum() >= _BY_TURNS * whole
+        return "" if by_turns else self.ranks[late].label
 
     def _waits_for(self, rank: int) -> tuple[int, float]:
         waits = np.bincount(self.late[self.instance[rank]], weights=self.waiting[rank], minlength=len(self.ranks))

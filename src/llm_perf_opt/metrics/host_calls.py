@@ -39,11 +39,12 @@ _COMPILES = re.compile(r"compil(e(?!d)|ing\b|ation)|autotun|nvrtc|codegen", re.I
 # Operators in which cuDNN plans for a length that it has not seen.
 _PLANS = re.compile(r"_cudnn_attention(_forward|_backward)?\b")
 
-# Functions in which a thread does nothing but wait for another one.
+# Functions in which a thread does nothing but wait for another one, for a message or for a time.
 _WAITS = re.compile(
     r"\b(queue|threading|selectors|multiprocessing/\w+|concurrent/futures/\w+)\.py\(\d+\): "
     r"_?(get|put|wait|wait_for_tstate_lock|acquire|join|select|poll|recv|recv_bytes|result)\b"
-    r"|<built-in method (acquire|wait|poll|select|recv|get)\b"
+    r"|\b(zmq/\w+/(socket|poll)|socket|ssl)\.py\(\d+\): (recv\w*|poll|accept|read\w*)\b"
+    r"|<built-in (method|function) (acquire|wait|poll|select|recv|recv_into|get|sleep)\b"
 )
 
 

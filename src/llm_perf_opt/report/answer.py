@@ -199,10 +199,13 @@ def _time(region: NCUProfileRegion) -> str:
     inside = wall - idle
     words = f"{duration(wall)} {_clock(region)}{without_profiler(region)}{warmup_note(region)}"
     text = f"{words}, GPU working {share(inside, wall)} of it ({work})."
-    if region.gpu_busy_ns and region.gpu_busy_ns - inside > _LATE * wall:
+    launched = region.gpu_busy_ns
+    if launched and region.performance is not None and region.performance.steady is not None:
+        launched = min(launched, evaluated_work(region).gpu_time_ns or 0)  # without that of the warm-up
+    if launched and launched - inside > _LATE * wall:
         # The range launches and returns: idle time inside it says little about the stage.
         return (
-            f"{duration(wall)} wall time, launches {duration(region.gpu_busy_ns)} of GPU work ({work}) "
+            f"{duration(wall)} wall time, launches {duration(launched)} of GPU work ({work}) "
             "and returns before it is done; look at the range around it, or synchronise."
         )
     if idle > _WAITING * wall and region.gpu_busy_ns:
@@ -214,7 +217,8 @@ def _clock(region: NCUProfileRegion) -> str:
     """Whose time it is: of ranges that end before their work does, the GPU's."""
     if region.performance is None or region.performance.time.basis == "host" or region.wall_ns is None:
         return "wall time"
-    return f"on the GPU (its ranges take {duration(region.wall_ns)})"
+    steady = region.timing.steady if region.timing is not None and region.timing.warmup.instances else None
+    return f"on the GPU (its ranges take {duration(steady.total_ns if steady is not None else region.wall_ns)})"
 
 
 def _overlap(region: NCUProfileRegion) -> str:

@@ -16,7 +16,8 @@ _WAITS = ("host.unknown", "host.wait")  # of a stage that has nothing to do yet
 
 def _find(of: Evaluated) -> Iterator[Found]:
     for found in collectives_found("comm.skew")(of):
-        if of.communication.stages is not None:  # beyond its messages, a stage waits with an idle GPU
+        stages = of.communication.stages
+        if stages is not None and not stages.why:  # beyond its messages, a stage waits with an idle GPU
             waits = of.free.take_idle(_WAITS, max((found.time - of.communication.exposed).of("ns"), 0.0))
             found = evolve(found, idle=waits)
         yield found
@@ -51,6 +52,16 @@ RULE = Rule(
         "stages": Words(
             because="{late_rank} computes {late_time} of each step, the stages of the pipeline {mean_time} on average: the others wait for it",
             action="give {late_rank} less of the model, such as fewer layers, until all stages of the pipeline take equally long",
+        ),
+        "turns": Words(
+            because="{waiting_rank} waits {time} of {now} for later ranks, by turns for all",
+            action="give all ranks the same work in every step (batches of the same number of tokens), and look for pauses of the host that come at other times on each (garbage collection, input)",
+            looks=True,
+        ),
+        "busier": Words(
+            because="{late_rank} computes {late_time} of each step, the others {mean_time}, and wait for it; {late_why}",
+            action="find out why {late_rank} computes longer: more work or longer inputs than the others, or a GPU that is slowed down (nvidia-smi -q -d PERFORMANCE)",
+            looks=True,
         ),
     },
 )

@@ -19,7 +19,7 @@ from llm_perf_opt.regions.fixes import AlsoIn, Answer, CodeLine, Fix
 from llm_perf_opt.regions.labels import full_label, host_sentence, once_note, steadily, subject
 from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport, Opportunity, Verdict
 from llm_perf_opt.regions.names import visible
-from llm_perf_opt.regions.rank_skew import differing_ranks
+from llm_perf_opt.regions.rank_skew import RankSteps, differing_ranks
 from llm_perf_opt.regions.ranking import (
     all_steady_time,
     evaluated_instances,
@@ -37,6 +37,7 @@ _LINES = 10  # of a fix
 _PROFILE = "llm-perf profile -- CMD"
 _OF_SERVERS = "serve."  # rules
 _LONGER = 1.01  # than the time of a stage: what a fix is a part of is not that
+_NEARLY_ALL = 0.9
 _APART = 0.02  # of the median: the mean is another time
 
 
@@ -64,7 +65,7 @@ def conclude(report: NCUProfileRegionReport) -> Answer:
         verdict=verdict.bound,
         confidence=verdict.confidence or "low",
         where=_where(stage, stages) + once_note(stage, scope.regions),
-        why=_why(stage, verdict),
+        why=_why(stage, verdict) + _waited_for(report, stage, verdict),
         do_first=_first(stage, verdict, own),
         fixes=one_for_each_cause([*own, *rest]),
     )
@@ -241,6 +242,30 @@ def _why(stage: NCUProfileRegion, verdict: Verdict) -> str:
     return why
 
 
+def _waited_for(report: NCUProfileRegionReport, stage: NCUProfileRegion, verdict: Verdict) -> str:
+    """Of several ranks, the one that the others wait for, and what it does differently, where the verdict does not say."""
+    skew, steps, took = report.ranks, report.rank_steps, stage_time(stage)
+    if skew is None or steps is None or not took:
+        return ""
+    why = next((row.why for row in steps.ranks if row.label == skew.late), "")
+    waits = max(skew.ranks, key=lambda rank: rank.waiting_ns)
+    if not why or why in verdict.text or waits.waiting_ns < _WORTH * took:
+        return ""  # where no rank differs, it is another one each time
+    differs = f"What {skew.late} does differently: {why}{_in_few_steps(steps)}."
+    if f"for {skew.late}" in verdict.text:
+        return f" {differs}"
+    longest = f"{waits.label} longest, {_time(waits.waiting_ns)} in all"
+    return f" In collectives, the other ranks wait for {skew.late}, {longest}. {differs}"
+
+
+def _in_few_steps(steps: RankSteps) -> str:
+    """Where ranks wait in some steps alone, as for one that writes a checkpoint."""
+    waits = [max(each) for each in zip(*(row.waiting_ns for row in steps.ranks if row.waiting_ns), strict=True)]
+    ordered, total = sorted(waits, reverse=True), sum(waits)
+    few = next((n for n in range(1, len(ordered) // 3 + 1) if sum(ordered[:n]) >= _NEARLY_ALL * total > 0), 0)
+    return f"; {_NEARLY_ALL:.0%} of the waiting is in {few} of {len(waits)} steps".replace("%", " %") if few else ""
+
+
 def _first(stage: NCUProfileRegion, verdict: Verdict, own: Sequence[Fix]) -> str:
     best = own[0] if own else None
     prefixes = tuple(verdict_rules().fixes_of.get(verdict.bound, ()))
@@ -307,6 +332,10 @@ def _on_the_host(report: NCUProfileRegionReport, regions: Sequence[NCUProfileReg
     else:
         why = "no GPU work is in the recording: these are times of ranges on the host"
     first = f"To find out, run{'' if measured else ' on a machine with a GPU'}: {_PROFILE}"
+    unseen = next((d for d in report.diagnostics if d.code == "NO_KERNELS" and d.severity == "warning"), None)
+    if unseen is not None:  # it knows whether the GPU had work that was not recorded, and how to record it
+        why = f"{visible(unseen.message, 500).rstrip('.')}; these are times of ranges on the host"
+        first = visible(unseen.fix, 500)
     steps = report.rank_steps
     if steps is not None and (named := differing_ranks(steps)):
         first = f"Look at what ranks do differently in {visible(steps.region, 120)}: {named}. {first}"

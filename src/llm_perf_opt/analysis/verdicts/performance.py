@@ -16,7 +16,7 @@ from llm_perf_opt.analysis.rules.all_rules import fix_words
 from llm_perf_opt.analysis.verdicts import times
 from llm_perf_opt.analysis.verdicts.breakdown import rule_summaries, signature_records, time_by_bound, time_by_family
 from llm_perf_opt.analysis.verdicts.by_line import kernel_sources, line_records, places_of_kernels, with_lines
-from llm_perf_opt.analysis.verdicts.communication_costs import Communication, RankWaiting, UnevenStages
+from llm_perf_opt.analysis.verdicts.communication_costs import Communication, OddCollective, RankWaiting, UnevenStages
 from llm_perf_opt.analysis.verdicts.counted_work import Amounts
 from llm_perf_opt.analysis.verdicts.evaluated import Evaluated, could_be_a_graph, from_graphs
 from llm_perf_opt.analysis.verdicts.facts import fusion_facts, kernel_facts, rate_facts, time_facts
@@ -116,7 +116,8 @@ class Inputs:
     slowest: Mapping[str, str] = Factory(dict)  # of ranks together: the scope of the rank that takes longest, by key
     # By scope and key, where there are several ranks: how long each waits for those that come later.
     rank_waiting: Mapping[str, Mapping[str, RankWaiting]] = Factory(dict)
-    uneven_stages: UnevenStages | None = None  # of a pipeline
+    uneven_stages: UnevenStages | None = None  # of a pipeline, or of ranks with the same work
+    odd_collectives: Mapping[str, OddCollective] = Factory(dict)  # by key; only where there is one rank
     clock: tuple[float, str] | None = None  # of a GPU that is held down: against its highest, and in words
 
 
@@ -173,7 +174,9 @@ class Evaluator:
         limits.add_facts(facts)
         stages = self.inputs.uneven_stages
         uneven = stages if stages is not None and stages.region == region.key else None
-        communication = Communication.of(region, split, rank_waiting, uneven)
+        communication = Communication.of(
+            region, split, rank_waiting, uneven, self.inputs.odd_collectives.get(region.key)
+        )
         communication.add_facts(facts, times.now(split))
         time_facts(facts, region, split, families, launches)
         fusion_facts(facts, region, launches)
