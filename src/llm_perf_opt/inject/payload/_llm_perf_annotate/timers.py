@@ -54,6 +54,7 @@ _IN_A_ROW, _MOST_UNWRITTEN = 8, 1 << 18  # numbers, while the disk is full
 _MOST_STARTED = 10_000  # start/end ranges that are open: a program may forget to end them
 _COST_ROUNDS, _OTHER_BYTES = 25, 4 << 20  # more than the caches of a core hold
 _OTHER_CODE = "def other(a: int, *b, **c):\n    with a as d:\n        return [f'{e}' for e in b if e is not c[d]]\n"
+_LEAVE_S = 1.0
 _MANY_THREADS = 256  # from then on, those that have ended are let go
 
 
@@ -403,11 +404,15 @@ class Timers(Locked):
 
     def leave(self) -> None:
         """The program ends itself at once: what it has finished is written, and nobody waits for the GPU."""
-        with self._lock:
+        if not self._lock.acquire(timeout=_LEAVE_S):  # whoever has it waits for a GPU that hangs
+            return
+        try:
             self._ahead = 0
             for of in self._threads:
                 of.read = 0
                 self._flush(of)
+        finally:
+            self._lock.release()
 
     def finish(self) -> None:
         """At the end of the program."""
