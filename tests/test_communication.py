@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from time import process_time
+
 import numpy as np
 import pytest
 from attrs import evolve
@@ -126,6 +128,23 @@ def test_a_message_that_is_larger_may_take_longer() -> None:
     assert odd_in(calls, table) == {}
     unknown = evolve(calls, bytes=np.full(len(sizes), UNKNOWN))
     assert odd_in(unknown, table)["step"].what == "an all-reduce of 20 ms, 4 times"
+
+
+def test_messages_of_ever_other_sizes_are_looked_at_in_no_time() -> None:
+    """As between experts: twenty thousand calls, and no two of the same size."""
+    count, table = 20_000, RegionTable()
+    at, step = np.arange(count) * 100_000, table.intern_path("", ["step"])
+    took = np.full(count, 20_000)
+    took[count // 2] = 2_000_000
+    calls = RankCalls(
+        *(0, 1, 0, "trace.json", [REDUCE] * count, at, at + took, at, [np.full(count, step)]),
+        exposed=took,
+        clock=object(),
+        bytes=1_000_000 + np.arange(count) * 50,
+    )
+    began = process_time()
+    assert odd_in(calls, table)["step"].what == "an all-reduce of 2 ms"
+    assert process_time() - began < 1.5
 
 
 def test_long_collectives_that_are_alike_are_not_odd() -> None:

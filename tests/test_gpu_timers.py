@@ -211,6 +211,34 @@ def test_a_gpu_that_fails_costs_its_times_and_nothing_else(tmp_path: Path) -> No
 
 
 @pytest.mark.usefixtures("finders")
+def test_who_leaves_at_once_does_not_wait_for_the_gpu(tmp_path: Path) -> None:
+    gpu = Gpu()
+    timers = timed(gpu, tmp_path)
+    run(timers, "step", 2 * LATE_NS / 1e9)
+    run(timers, "step", 0.001)
+    timers.leave()
+    assert not gpu.waited
+    collect([tmp_path], tmp_path / "run.json")
+    ranges = read_measured(tmp_path / "run.json").ranges
+    assert len(ranges) == 2  # of the last, the end on the GPU is not known
+    gpu.waited = False
+    timers.finish()
+    assert not gpu.waited, "nothing is left to be waited for"
+
+
+@pytest.mark.usefixtures("finders")
+def test_a_gpu_that_hangs_keeps_nobody_from_leaving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timers_module, "_LEAVE_S", 0.01)
+    timers = timed(Gpu(), tmp_path)
+    run(timers, "step", 0.001)
+    with timers._lock:  # as the end of the program has it meanwhile
+        watchdog = threading.Thread(target=timers.leave, daemon=True)
+        watchdog.start()
+        watchdog.join(5)
+        assert not watchdog.is_alive()
+
+
+@pytest.mark.usefixtures("finders")
 def test_start_end_ranges_have_events_too(tmp_path: Path) -> None:
     timers = timed(Gpu(), tmp_path)
     for number in range(3):

@@ -61,6 +61,7 @@ class Program:
         self.longest, self.in_generate, self.replays = 0, True, 0
         self.stream, self.pools = "the program's", 0
         self.ended: list[int] = []
+        self.released: list[int] = []
         self.states: list[str] = []
         self.torch = SimpleNamespace(
             **{name: getattr(torch, name) for name in ("Tensor", "dtype", "is_grad_enabled")},
@@ -76,7 +77,10 @@ class Program:
                 set_stream=lambda stream: setattr(self, "stream", stream),
                 default_generators=[SimpleNamespace(clone_state=lambda: "own", graphsafe_set_state=self.states.append)],
             ),
-            _C=SimpleNamespace(_cuda_endAllocateToPool=lambda device, pool: self.ended.append(pool)),
+            _C=SimpleNamespace(
+                _cuda_endAllocateToPool=lambda device, pool: self.ended.append(pool),
+                _cuda_releasePool=lambda device, pool: self.released.append(pool),
+            ),
         )
         self.capturing: Graph | None = None
 
@@ -166,11 +170,14 @@ def test_a_capture_that_fails_leaves_the_program_as_it_was(graphs: tuple[Any, Pr
     with torch.no_grad():
         one = StaticCache()
         vars(one.layers[0])["seen"] = 0
-        calls = [found.call(program, waits, (torch.ones(1),), {"cache": one}) for _ in range(5)]
+        try:
+            raise KeyError("of the program, which it handles while it calls the model")
+        except KeyError:
+            calls = [found.call(program, waits, (torch.ones(1),), {"cache": one}) for _ in range(5)]
         assert [float(call["logits"]) for call in calls] == [1, 2, 3, 4, 5]
         assert vars(one.layers[0])["seen"] == 0
         assert program.counts == {"no graph: it cannot be captured: the host waits": 1}
-        assert (program.stream, program.ended, program.states) == ("the program's", [1], ["own"])
+        assert (program.stream, program.ended, program.released, program.states) == ("the program's", [1], [1], ["own"])
         cache = StaticCache()
         cache.layers.append(Layer())
         for _ in range(3):  # another shape is captured all the same, into memory of its own
@@ -221,6 +228,8 @@ def test_data_comes_in_the_same_order_from_workers(monkeypatch: pytest.MonkeyPat
     lever.apply(program)
     assert epochs() == expected
     assert lever.evidence(program) == (True, "1 with workers")
+    by_place = data.DataLoader(["a"], 1, False, None, None, 0, list)
+    assert (by_place.num_workers > 0, by_place.collate_fn) == (True, list)
 
 
 def test_generate_has_one_size_of_cache_for_all_texts(graphs: tuple[Any, Program]) -> None:

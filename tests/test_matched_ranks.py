@@ -129,6 +129,22 @@ def test_groups_of_some_of_the_ranks_align_all_clocks() -> None:
     assert "RANKS_NOT_ALIGNED" not in codes(report)
 
 
+def test_calls_of_other_times_that_happen_to_fit_are_not_said_to_be_the_same() -> None:
+    """Seven steps each, none of them common: of fourteen calls, some always lie at about the same distances."""
+    job = Job(2, 1, [[[0, 1]], [[0, 1]]])
+    report = build_report([job.recording(0, range(7)), job.recording(1, range(7, 14))], ReportOptions())
+    assert report.ranks is None or report.ranks.by_order
+
+
+def test_ranks_without_a_step_in_common_are_compared_by_their_collectives_alone() -> None:
+    job = Job(3, 2, [[[0, 1]], [[1, 2]]])
+    windows = range(6), range(2, 12), range(8, 14)
+    report = build_report([job.recording(rank, w, named=True) for rank, w in enumerate(windows)], ReportOptions())
+    assert job.is_aligned(report)
+    assert report.ranks is not None
+    assert (report.ranks.collectives, report.rank_steps) == (8, None)
+
+
 def test_where_nobody_says_who_takes_part_ranks_are_not_compared() -> None:
     job = Job(8, 6, [[[0, 1, 2, 3], [4, 5, 6, 7]]])
     report = build_report([job.recording(rank, range(STEPS)) for rank in range(8)], ReportOptions())

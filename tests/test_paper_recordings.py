@@ -100,6 +100,21 @@ def test_threads_that_launch_nothing_explain_nothing(tmp_path: Path) -> None:
     assert report_of(paper.write(tmp_path / "app.sqlite")).answer.fixes[0].rule == "host.unknown"
 
 
+def test_a_range_of_the_program_says_more_than_the_call_inside_it(tmp_path: Path) -> None:
+    paper = Paper(7)
+    host = paper.thread(name="app")
+    for _ in range(30):
+        with host.span("step"):
+            for _ in range(4):
+                host.kernel("filter_bank(float*, int)", 500)
+            host.sync()
+            with host.span("ask the tool"):
+                host.os("poll", 5000)
+    answer = report_of(paper.write(tmp_path / "app.sqlite")).answer
+    assert answer.fixes[0].rule == "host.wait"
+    assert "ask the tool" in answer.fixes[0].because
+
+
 def test_processes_that_take_turns_share_the_gpu(tmp_path: Path) -> None:
     turns = report_of(*simulate("two_processes_one_gpu", tmp_path)).answer
     assert (turns.verdict, turns.fixes[0].rule) == ("other_work", "gpu.shared")

@@ -219,6 +219,7 @@ for _ in range(3):
     first = start_range("request", domain="LLM")
     second = nvtx.start_range(message="request", domain="LLM")  # begins while the first runs, and ends after it
     inside = own.start_range(own.get_event_attributes("queue"))
+    own.mark(own.get_event_attributes("arrived"))  # which the package would refuse, had it not made them itself
     with nvtx.annotate("request", domain="LLM"):  # of the same name, and another region
         time.sleep(0.01)
     end_range(first)
@@ -248,6 +249,35 @@ def test_start_end_ranges_are_timed_also_where_they_overlap_and_end_on_another_t
     times = sorted(found["LLM", "request", True])
     assert times[0] >= 0.01e9
     assert times[-3] >= 0.02e9
+
+
+AT_THE_END = """
+import atexit
+
+@atexit.register  # before ours: it is called after
+def goodbye():
+    with nvtx.annotate("step"):
+        pass
+
+import threading, nvtx
+thread = threading.Thread(target=goodbye)
+thread.start()
+thread.join()
+"""
+
+
+def test_the_last_ranges_of_a_program_do_it_no_harm(tmp_path: Path) -> None:
+    environment = inject.environment("off", ranges=True, timers=tmp_path)
+    done = subprocess.run([sys.executable, "-c", AT_THE_END], env=environment, check=True, capture_output=True)
+    assert done.stderr == b""
+    assert len(read_measured(_collected(tmp_path)).ranges) == 1
+
+
+def test_a_program_that_ends_itself_at_once_has_its_times(tmp_path: Path) -> None:
+    program = "import os, nvtx\nfor _ in range(3):\n    with nvtx.annotate('step'):\n        pass\nos._exit(5)"
+    environment = inject.environment("off", ranges=True, timers=tmp_path)
+    assert subprocess.run([sys.executable, "-c", program], env=environment, check=False).returncode == 5
+    assert len(read_measured(_collected(tmp_path)).ranges) == 3
 
 
 ONCE_INSIDE = """

@@ -14,6 +14,7 @@ from llm_perf_opt.regions.table import ROOT, RegionTable, levels_up
 
 _ODD = 10.0  # times as long as is usual
 _FEWEST = 3  # calls of a kernel, of which one can be said to be odd
+_SIZES = 16  # that are told apart, from one to twice as much
 _USUAL = 0.25  # of the calls are faster than what is usual, where sizes are known; else half of them
 
 
@@ -49,8 +50,10 @@ def _usual(calls: RankCalls, took: np.typing.NDArray[np.float64]) -> np.typing.N
             continue
         sizes: Int64s = calls.bytes[which]
         known = len(sizes) == len(which) and bool((sizes != UNKNOWN).all()) and bool((sizes > 0).all())
-        for size in np.unique(sizes) if known else (None,):
-            mine = which if size is None else which[sizes == size]
-            scaled = took[which] * (1.0 if size is None else np.maximum(float(size) / sizes, 1.0))
+        # Sizes that are about the same are one: messages between experts may all differ.
+        about = np.round(np.log2(sizes) * _SIZES).astype(np.int64) if known else np.zeros(len(which), dtype=np.int64)
+        for size in np.unique(about):
+            mine = which[about == size]
+            scaled = took[which] * np.exp2(np.maximum(size - about, 0) / _SIZES)
             found[mine] = np.quantile(scaled, _USUAL if known else 0.5)
     return found

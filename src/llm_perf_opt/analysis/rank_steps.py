@@ -104,7 +104,7 @@ def rank_steps(
     *,
     in_turn: bool = False,
 ) -> RankSteps | None:
-    """None where there are not two ranks with a region in common. `in_turn`: they send to one another, and wait for that."""
+    """None where there are not two ranks with a region in common, or no step is on all. `in_turn`: they send to one another, and wait for that."""
     by_rank: dict[int, OfRank] = {}
     for rank, regions in of_ranks:
         known = by_rank.setdefault(rank, {})
@@ -117,6 +117,8 @@ def rank_steps(
         return None
     steps = _the_same({rank: regions[region] for rank, regions in by_rank.items()}, skew)
     count = min(len(own.took) for own in steps.values())
+    if not count:  # each was recorded at another time
+        return None
     listed = min(count, _MOST_STEPS)
     warmup = max(int(own.warmup[:listed].sum()) for own in steps.values())
     if warmup >= listed:

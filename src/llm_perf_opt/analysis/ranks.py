@@ -14,7 +14,7 @@ import numpy as np
 from attrs import Factory, define
 
 from llm_perf_opt.analysis.clocks import Clocks
-from llm_perf_opt.analysis.matched_calls import Calls, match_calls
+from llm_perf_opt.analysis.matched_calls import Calls, MatchedCalls, match_calls
 from llm_perf_opt.analysis.scopes import AGGREGATE
 from llm_perf_opt.analysis.verdicts.communication_costs import RankWaiting
 from llm_perf_opt.diagnosis import Diagnosis, diagnose
@@ -240,13 +240,10 @@ def _slowest(members: dict[str, int], exposed: dict[str, int], key: str, found: 
 
 def compare_ranks(ranks: Sequence[RankCalls], kinds: Sequence[Sequence[str]]) -> Skew | list[Diagnosis]:
     """Or why not, where there are two ranks with collectives. `kinds`: of the calls of each."""
-    if len(ranks) < 2:
+    recordings = {(rank.rank, id(rank.clock)) for rank in ranks if rank.rank is not None}
+    if len(ranks) < 2 or len(recordings) > len({rank for rank, _ in recordings}):  # a rank is in several
         return []
     clocks = len({id(rank.clock) for rank in ranks})
-    if len({(rank.rank, id(rank.clock)) for rank in ranks if rank.rank is not None}) > len(
-        {r.rank for r in ranks} - {None}
-    ):
-        return []  # a rank is in several recordings
     several = len(ranks) > 2 and clocks > 1
     keys = [_keys(rank, own, len(ranks), several) for rank, own in zip(ranks, kinds, strict=True)]
     matched = match_calls([Calls(r.start, r.end, own, r.clock) for r, own in zip(ranks, keys, strict=True)])
@@ -254,27 +251,9 @@ def compare_ranks(ranks: Sequence[RankCalls], kinds: Sequence[Sequence[str]]) ->
         if not matched or any(set(own) <= {EXCHANGE} for own in kinds):
             return []
         return [diagnose("RANKS_NOT_ALIGNED", lost=_listed([ranks[n].label for n in matched]), first=ranks[0].label)]
-    size = 1 + max(int(own.max(initial=-1)) for own in matched.instance)
-    latest, late, shortest = np.full(size, _NEVER), np.zeros(size, dtype=np.int64), np.full(size, -_NEVER)
-    starts, ends = [], []
-    for n, (rank, which, number) in enumerate(zip(ranks, matched.calls, matched.instance, strict=True)):
-        start, end = (matched.clocks.to_first(n, side[which]) for side in (rank.start, rank.end))
-        starts.append(start)
-        ends.append(end)
-        later = starts[n] > latest[number]
-        late[number[later]] = n
-        latest[number] = np.maximum(latest[number], starts[n])
-        shortest[number] = np.minimum(shortest[number], end - start)
-    waiting = [
-        np.minimum(latest[number] - start, rank.end[which] - rank.start[which])
-        for rank, which, number, start in zip(ranks, matched.calls, matched.instance, starts, strict=True)
-    ]
-    longest = np.zeros(size, dtype=np.int64)
-    for number, waits in zip(matched.instance, waiting, strict=True):
-        longest[number] = np.maximum(longest[number], waits)
-    caused = np.bincount(late, weights=longest, minlength=len(ranks))
-    odd, latest_rank = int(longest.argmax()), int(caused.argmax())
-    apart = _apart(ends, matched.instance)
+    waits = _waits(ranks, matched)
+    caused = np.bincount(waits.late, weights=waits.longest, minlength=len(ranks))
+    odd, latest = int(waits.longest.argmax()), int(caused.argmax())
     times = [
         RankTime(
             rank=of.rank,
@@ -283,7 +262,7 @@ def compare_ranks(ranks: Sequence[RankCalls], kinds: Sequence[Sequence[str]]) ->
             clock_offset_ns=int(matched.clocks.offset[n]),
             clock_drift_ppm=round(float(matched.clocks.drift[n]) * 1e6, 3),
             collectives_ns=int((of.end[which] - of.start[which]).sum()),
-            waiting_ns=int(waiting[n].sum()),
+            waiting_ns=int(waits.of_calls[n].sum()),
             caused_waiting_ns=int(caused[n]),
             longest_ns=int((of.end - of.start)[which[number == odd]].sum()),
         )
@@ -293,15 +272,48 @@ def compare_ranks(ranks: Sequence[RankCalls], kinds: Sequence[Sequence[str]]) ->
     call = int(matched.calls[holder][matched.instance[holder] == odd][0])
     found = RankSkew(
         ranks=times,
-        collectives=size,
+        collectives=len(waits.late),
         clocks=clocks,
-        residual_ns=round(float(np.percentile(apart, 90))),
-        transfer_ns=max(int(shortest[number].sum()) for number in matched.instance),
-        late=ranks[latest_rank].label if caused[latest_rank] else None,
+        residual_ns=round(float(np.percentile(waits.apart, 90))),
+        transfer_ns=max(int(waits.shortest[number].sum()) for number in matched.instance),
+        late=ranks[latest].label if caused[latest] else None,
         longest=short_kernel_name(ranks[holder].name[call]),
         by_order=matched.by_order,
     )
-    return Skew(list(ranks), matched.calls, waiting, matched.instance, late, shortest, matched.clocks, found)
+    return Skew(
+        *(list(ranks), matched.calls, waits.of_calls, matched.instance),
+        *(waits.late, waits.shortest, matched.clocks, found),
+    )
+
+
+@define(eq=False)
+class _Waits:
+    """What matched calls say of one another: of each rank, and of each collective."""
+
+    of_calls: list[Int64s]  # of each rank: how long each of its calls waits for the last one
+    late: Int64s  # which rank comes last
+    longest: Int64s  # the longest wait
+    shortest: Int64s  # the shortest call
+    apart: Int64s  # of each end, how far it is from the middle one of its collective
+
+
+def _waits(ranks: Sequence[RankCalls], matched: MatchedCalls) -> _Waits:
+    size = 1 + max(int(own.max(initial=-1)) for own in matched.instance)
+    latest, late, shortest = np.full(size, _NEVER), np.zeros(size, dtype=np.int64), np.full(size, -_NEVER)
+    longest = np.zeros(size, dtype=np.int64)
+    starts, ends, of_calls = [], [], []
+    for n, (rank, which, number) in enumerate(zip(ranks, matched.calls, matched.instance, strict=True)):
+        start, end = (matched.clocks.to_first(n, side[which]) for side in (rank.start, rank.end))
+        starts.append(start)
+        ends.append(end)
+        later = start > latest[number]
+        late[number[later]] = n
+        latest[number] = np.maximum(latest[number], start)
+        shortest[number] = np.minimum(shortest[number], end - start)
+    for rank, which, number, start in zip(ranks, matched.calls, matched.instance, starts, strict=True):
+        of_calls.append(np.minimum(latest[number] - start, rank.end[which] - rank.start[which]))
+        longest[number] = np.maximum(longest[number], of_calls[-1])
+    return _Waits(of_calls, late, longest, shortest, _apart(ends, matched.instance))
 
 
 def ranks_not_given(ranks: Sequence[RankCalls]) -> list[Diagnosis]:

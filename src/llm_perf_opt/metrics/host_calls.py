@@ -26,7 +26,8 @@ WAITING_CALLS = ("sync", "copy")  # work that ends while a thread is in one of t
 # Names of ranges, operators and functions that fetch or prepare input.
 _INPUT = re.compile(
     r"data[ _-]?load|load[ _-]?(batch|data|input|sample|image|audio|video)"
-    r"|(next|fetch|read)[ _-]?(batch|data|input|sample|image|audio|video)s?\b|get[ _-]?batch|input[ _-]?pipeline|pre[ _-]?process(?!\w*logits)"
+    r"|(next|fetch|read)[ _-]?(batch|data|input|sample|image|audio|video)s?\b|get[ _-]?batch|input[ _-]?pipeline"
+    r"|(?<!runner: )pre[ _-]?process(?!\w*logits)"  # vLLM calls what it does before each step so
     r"|\bcollate|_collate|data[ _-]?(fetch|read|wait|time)|(?<!de)tokeni[sz](e|ing)\b|decode[ _-]?(image|jpe?g|audio|video)"
     r"|torch/utils/data/|webdataset|\bdali\b",
     re.IGNORECASE,

@@ -134,7 +134,13 @@ class _QuietDomain:
         self.name, self._silent, self._domain = name, silent, _given(name)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._silent, name)
+        """The silent domain does nothing, whatever it is given; it refuses attributes that are not its own."""
+        found = getattr(self._silent, name)
+
+        def silent(*given: Any, **named: Any) -> Any:
+            return found(*(None if isinstance(one, SimpleNamespace) else one for one in given), **named)
+
+        return silent if callable(found) else found
 
     def get_event_attributes(self, message: Any = None, *given: Any, **named: Any) -> Any:
         return SimpleNamespace(message=message)

@@ -19,7 +19,7 @@ import sys
 import threading
 from array import array
 from contextlib import suppress
-from functools import partial
+from functools import partial, wraps
 from itertools import chain
 from time import monotonic_ns
 from typing import Any
@@ -54,6 +54,7 @@ _IN_A_ROW, _MOST_UNWRITTEN = 8, 1 << 18  # numbers, while the disk is full
 _MOST_STARTED = 10_000  # start/end ranges that are open: a program may forget to end them
 _COST_ROUNDS, _OTHER_BYTES = 25, 4 << 20  # more than the caches of a core hold
 _OTHER_CODE = "def other(a: int, *b, **c):\n    with a as d:\n        return [f'{e}' for e in b if e is not c[d]]\n"
+_LEAVE_S = 1.0
 _MANY_THREADS = 256  # from then on, those that have ended are let go
 
 
@@ -90,7 +91,7 @@ class Timers(Locked):
         self._threads: list[_Thread] = []
         self._names: dict[tuple[Any, ...], int] = {}  # domain, name, and of start/end ranges True
         self._started: dict[Any, tuple[int, int, Any, Any]] = {}  # which, start, event, what else is taken
-        self._is_on_gpu = False
+        self._is_on_gpu, self._ahead = False, _EVENTS_AHEAD
         self._next_outer = self._next_inner = 0  # when there is more to do for a range than to look at the clock
         self._looks: dict[int, int] = {}  # at the allocator, by the number of a name
         self._all_looks = self._last_look = 0
@@ -347,7 +348,7 @@ class Timers(Locked):
             done = len(of.waiting)
             if not last:
                 done = next((n for n, found in enumerate(of.waiting) if not found[2][0].query()), done)
-            lost = max(len(of.waiting) - done - _EVENTS_AHEAD, 0)  # the GPU is far behind: by the host clock alone
+            lost = max(len(of.waiting) - done - self._ahead, 0)  # the GPU is far behind: by the host clock alone
             for number, (row, first, end, used) in enumerate(of.waiting[: done + lost]):
                 moments = self._moments(first, end) if number < done else _NOTHING
                 of.rows.append((*row, *moments, *used))
@@ -401,6 +402,18 @@ class Timers(Locked):
                         last[0].synchronize()
                 self._flush(of, last=True)
 
+    def leave(self) -> None:
+        """The program ends itself at once: what it has finished is written, and nobody waits for the GPU."""
+        if not self._lock.acquire(timeout=_LEAVE_S):  # whoever has it waits for a GPU that hangs
+            return
+        try:
+            self._ahead = 0
+            for of in self._threads:
+                of.read = 0
+                self._flush(of)
+        finally:
+            self._lock.release()
+
     def finish(self) -> None:
         """At the end of the program."""
         with self._lock:
@@ -416,26 +429,28 @@ class Timers(Locked):
         name = next((key for key in list(self._names) if len(key) == 2), None)
         if name is None:
             return
-        own, mine = getattr(self._local, "of", None), _Thread()
+        own, mine = vars(self._local).copy(), _Thread()
         self._local.of = mine
         mine.wrote = self._next_outer = self._next_inner = _NEVER  # nothing of this is written
-        others, steps = bytes(_OTHER_BYTES), (partial(self.begin, *name), partial(self.end, name[0]))
-        found = []
-        for between in (False, True):
-            took = []
-            for _ in range(_COST_ROUNDS):
-                took.append(0)
-                mine.host.clear()
-                for step in steps:
-                    if between:  # what the caches hold of data, and then of code
-                        others.count(1)
-                        compile(_OTHER_CODE, "", "exec")
-                    began = monotonic_ns()
-                    step()
-                    took[-1] += monotonic_ns() - began
-            found.append(sorted(took)[_COST_ROUNDS // 2])
-        self._local.of = own
-        self.evidence.note(cost=found)
+        try:
+            self.evidence.note(cost=[self._cost(name, mine, between) for between in (False, True)])
+        finally:  # what runs at the very end may have ranges, too
+            del self._local.of
+            vars(self._local).update(own)
+
+    def _cost(self, name: tuple[Any, ...], mine: _Thread, between: bool) -> int:
+        others, took = bytes(_OTHER_BYTES), []
+        for _ in range(_COST_ROUNDS):
+            took.append(0)
+            mine.host.clear()
+            for step in (partial(self.begin, *name), partial(self.end, name[0])):
+                if between:  # what the caches hold of data, and then of code
+                    others.count(1)
+                    compile(_OTHER_CODE, "", "exec")
+                began = monotonic_ns()
+                step()
+                took[-1] += monotonic_ns() - began
+        return sorted(took)[_COST_ROUNDS // 2]
 
     def _forget_lock(self) -> None:
         """In a forked child: what the parent has open and has not written is the parent's."""
@@ -458,6 +473,15 @@ def install(torch: Any, ranges_seen: SeenRanges) -> None:
     ranges_seen.begin, ranges_seen.end, ranges_seen.undo = timers.begin, timers.end, timers.undo  # type: ignore[method-assign]
     ranges_seen.open, ranges_seen.close = timers.open, timers.close  # type: ignore[method-assign]
     atexit.register(timers.finish)
+    exit_at_once = os._exit
+
+    @wraps(exit_at_once)
+    def leave(status: int) -> Any:
+        with suppress(Exception):
+            timers.leave()
+        return exit_at_once(status)
+
+    os._exit = leave
     ticker.add(timers.write_idle)
     imports.when_imported({"multiprocessing.util": lambda util: util.register_after_fork(timers, _end_with)})
     process = sys.modules.get("multiprocessing.process")

@@ -84,15 +84,18 @@ class Graphs:
         if self._pool is None:
             self._pool = torch.cuda.graph_pool_handle()
         torch.cuda.synchronize()
-        stream, host = torch.cuda.current_stream(), given.host_state()
+        stream, host, around = torch.cuda.current_stream(), given.host_state(), sys.exc_info()[1]
+        found: _Graph | None = None
+        why = ""
         try:
             found = _Graph(torch, given, run, self._pool)
         except Exception as error:
-            self._graphs[given.key] = None
+            why = _first_reason(error, around)
+        self._graphs[given.key] = found
+        if found is None:  # what the error held is gone: torch has given back what it does by itself
             self._recover(stream)
             given.set_host_state(host)
-            return self._as_it_is(f"it cannot be captured: {_first_reason(error)}", run, args, kwargs)
-        self._graphs[given.key] = found
+            return self._as_it_is(f"it cannot be captured: {why}", run, args, kwargs)
         self._program.count("calls captured")
         return found.replay(given)
 
@@ -100,13 +103,15 @@ class Graphs:
         """What torch leaves as it was in the middle of a capture that failed: the rest of the program needs it.
 
         `torch.cuda.graph` does not go back to the stream it came from, random numbers of the GPU stay those of a
-        capture ("Offset increment outside graph capture"), and memory is still taken from the pool.
+        capture ("Offset increment outside graph capture"), and memory is still taken from the pool and kept in it.
         """
         torch = self._torch
         torch.cuda.set_stream(stream)
-        pool, self._pool = self._pool, None  # "already recording to mempool_id"
+        device, pool, self._pool = torch.cuda.current_device(), self._pool, None  # "already recording to mempool_id"
         with contextlib.suppress(Exception):  # it got as far as that
-            torch._C._cuda_endAllocateToPool(torch.cuda.current_device(), pool)
+            torch._C._cuda_endAllocateToPool(device, pool)
+            if not any(self._graphs.values()):  # no other graph has memory of it
+                torch._C._cuda_releasePool(device, pool)
         for generator in torch.cuda.default_generators:
             generator.graphsafe_set_state(generator.clone_state())
         torch.cuda.synchronize()
@@ -227,9 +232,12 @@ class _CACHE:
     """Stands for the cache in an output."""
 
 
-def _first_reason(error: BaseException) -> str:
-    """Of errors that led to one another: the last is that the capture was invalidated, whatever did so."""
-    while error.__context__ is not None:
+def _first_reason(error: BaseException, around: BaseException | None) -> str:
+    """Of errors that led to one another: the last is that the capture was invalidated, whatever did so.
+
+    `around`: the one that the program was handling all the while.
+    """
+    while error.__context__ not in (None, around):
         error = error.__context__
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:160]
 

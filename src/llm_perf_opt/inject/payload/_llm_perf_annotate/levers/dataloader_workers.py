@@ -21,7 +21,8 @@ _WORKERS = 4
 def apply(program: Any) -> None:
     torch = program.torch
     loader, iterator = torch.utils.data.DataLoader, torch.utils.data.dataloader._MultiProcessingDataLoaderIter
-    reset, changed = iterator._reset, weakref.WeakSet()  # type: Any, Any
+    reset = iterator._reset
+    changed: weakref.WeakSet[Any] = weakref.WeakSet()
     load, signature = loader.__init__, inspect.signature(loader.__init__)
     workers = min(_WORKERS, max(os.cpu_count() or 2, 2))
 
@@ -29,10 +30,11 @@ def apply(program: Any) -> None:
     def with_workers(self: Any, *args: Any, **kwargs: Any) -> None:
         given = signature.bind(self, *args, **kwargs).arguments
         if not given.get("num_workers"):
-            kwargs["num_workers"] = workers
             kwargs.setdefault("persistent_workers", True)
             if len(args) > 5:  # given by its place
-                args = args[:5]
+                args = *args[:5], workers, *args[6:]
+            else:
+                kwargs["num_workers"] = workers
             program.count("data loaders with workers")
             changed.add(self)
         load(self, *args, **kwargs)
