@@ -86,7 +86,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _refuse_what_is_there(out: Path, inputs: list[Path]) -> None:
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise UserError(f"{out} is already there and not empty.", "Choose another folder with --out.")
+        raise UserError(f"{out} already exists and is not empty.", "Choose another folder with --out.")
     for path in inputs:
         if path.is_dir() and out.absolute().resolve().is_relative_to(path.resolve()):
             raise UserError(f"{out} lies inside the run itself.", "Choose a folder outside of it with --out.")
