@@ -37,8 +37,8 @@ _SENTENCES = 3
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     what = "a run directory, a recording, a report.json or a baseline"
-    parser.add_argument("base", metavar="BASE", help=f"{what}: what it is compared with")
-    parser.add_argument("new", metavar="NEW", nargs="?", help=f"{what}; may be left out with --save-baseline")
+    parser.add_argument("base", metavar="BASE", help=f"the run to compare with: {what}")
+    parser.add_argument("new", metavar="NEW", nargs="?", help=f"the new run: {what}; may be left out with --save-baseline")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 HELP = "report on recordings that you already have"
 DESCRIPTION = """\
-Reads nsys SQLite, .nsys-rep (where nsys is installed), .ncu-rep, ncu CSV and PyTorch traces, each also
+Reads nsys SQLite, .nsys-rep (if nsys is installed), .ncu-rep, ncu CSV and PyTorch traces, each also
 as .gz or .xz, or a run directory, and writes one report. A timeline and the counters of the same
 program are joined; several ranks become scopes. A finished report.json is shown, or written again with --out.
 """

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 HELP = "make a copy of a run or a recording that can be shared"
 DESCRIPTION = """\
 Makes a copy without the environment, the command line, secrets, host and user names and the paths of your
-home: a recording of nsys carries all of them, and is rebuilt from what a report reads. Regions, times and
+home. A recording of nsys contains all of them; it is rebuilt from what a report reads. Regions, times and
 counters stay exactly as they are. What cannot be cleaned (.nsys-rep) is dropped, and so are unknown files
 and what the program printed; all are named. The copy is then searched for every known secret,
-and its report compared with that of the original; if either fails, nothing is written.
+and its report is compared with that of the original; if either check fails, nothing is written.
 """
 EXAMPLES = """\
 examples:
