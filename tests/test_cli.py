@@ -339,7 +339,7 @@ def test_bad_options_are_explained(
         (["report", "x", "--inlcude", "y"], "did you mean --include?"),
         (["runs", "lst"], "There is no llm-perf runs lst (did you mean list?)."),
         (["--helpp"], "did you mean --help?"),
-        (["compare", "x"], "two are needed to compare"),
+        (["compare", "x"], "comparing needs two"),
         (["report", "x", "--top", "0"], "not a whole number above 0"),
         (["report", "x", "--attribution", "y"], "invalid choice"),
         (["report", str(TRAIN), "--out", ""], "empty folder name"),

@@ -200,8 +200,8 @@ def test_all_ranks_are_counted_in_step_by_an_ncu_with_a_communicator(monkeypatch
 @pytest.mark.parametrize(
     ("counted", "words", "expected"),
     [
-        ("2", (), "is no rank of this job"),
-        ("x", (), "is no rank of this job"),
+        ("2", (), "is not a rank of this job"),
+        ("x", (), "is not a rank of this job"),
         ("1", ("--ranks", "0"), "not among the ranks that are profiled"),
         ("1", ("--ranks", "one-per-node"), "not among the ranks that are profiled"),
         ("0", ("--no-counters",), "--no-counters takes none"),
@@ -228,4 +228,4 @@ def test_without_ranks_there_is_none_to_choose(
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("RANK", raising=False)
     assert main(["profile", "--counter-rank", "0", "--", sys.executable, "-c", "pass"]) == 2
-    assert "--counter-rank chooses among the ranks of a launcher" in capsys.readouterr().err
+    assert "--counter-rank selects ranks of a launcher" in capsys.readouterr().err

@@ -265,7 +265,7 @@ def test_ranks_are_recorded_in_one_start_of_the_program(
     assert scopes["rank:0"] + scopes["rank:1"] == scopes["aggregate"] > 0
     assert "RANKS_START_ONCE" in {one["code"] for one in report["diagnostics"]}
     assert main(["profile", "--resume", "run/ranks/rank-0"]) == 2
-    assert "one rank alone cannot be run again" in capsys.readouterr().err
+    assert "one rank alone cannot run again" in capsys.readouterr().err
 
 
 def test_what_cannot_be_done_with_ranks_is_said(

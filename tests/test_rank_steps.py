@@ -195,9 +195,7 @@ def test_where_only_ranges_were_timed_the_ranks_that_differ_are_what_to_look_at_
         ranges += [("data", n * STEP_NS + 1_000, n * STEP_NS + took) for n in range(STEPS)]
         ranks.append(evolve(with_ranks(made(ranges, []), rank), source=f"rank{rank}.sqlite"))
     answer = build_report(ranks, ReportOptions()).answer
-    assert answer.do_first.startswith(
-        "Look at how ranks differ in step: rank 1: data takes 8 ms, usually 2 ms."
-    )
+    assert answer.do_first.startswith("Look at how ranks differ in step: rank 1: data takes 8 ms, usually 2 ms.")
     assert "llm-perf profile" in answer.do_first
     assert "differently" not in build_report([ranks[0], ranks[2]], ReportOptions()).answer.do_first
     # A rank alone would wait for the others: its launcher has to start it.

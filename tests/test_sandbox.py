@@ -260,7 +260,7 @@ def test_a_recording_that_is_cut_while_it_is_read_is_told(tmp_path: Path, monkey
 
     monkeypatch.setattr(sqlite_columns, "_leaves", cut)
     monkeypatch.setattr("threading.active_count", lambda: 1)  # a new interpreter would know nothing of it
-    with pytest.raises(UnreadableInput, match="cut or rewritten while it was read") as told:
+    with pytest.raises(UnreadableInput, match="truncated or rewritten while it was read") as told:
         read_recording(path)
     assert "copy" in told.value.fix
 

@@ -713,7 +713,7 @@ def test_a_server_that_is_not_there_is_not_ready() -> None:
 
 @pytest.mark.parametrize("url", ["http://example.com:8000", "https://127.0.0.1:1", "http://127.0.0.1.evil.com", "x://"])
 def test_only_this_machine_is_asked(url: str) -> None:
-    with pytest.raises(UserError, match="no server on this machine"):
+    with pytest.raises(UserError, match="not a server on this machine"):
         local_address(url)
 
 

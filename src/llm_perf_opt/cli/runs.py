@@ -295,7 +295,7 @@ def _prune(arguments: argparse.Namespace) -> int:
     from llm_perf_opt.rundir.prune import carry_out, decide
 
     if arguments.keep is None and arguments.max_size is None:
-        raise UserError("Nothing says which runs are to stay.", "Give --keep N, --max-size 2GB, or both.")
+        raise UserError("It is not clear which runs to keep.", "Give --keep N, --max-size 2GB, or both.")
     limit = None if arguments.max_size is None else bytes_of(arguments.max_size)
     folder = Path(arguments.folder) if arguments.folder else RUNS
     inventory = take_inventory(folder)

@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     inputs = [Path(path) for path in dict.fromkeys(arguments.input)]
     if len(inputs) > 1 and any(path.is_dir() for path in inputs):
-        raise UserError("Only one run can be scrubbed at a time.", "Call llm-perf scrub for each of them.")
+        raise UserError("Only one run can be scrubbed at a time.", "Run llm-perf scrub for each of them.")
     out = Path(arguments.out or f"{stem(arguments.input[0])}-scrubbed")
     if not arguments.in_place:
         _refuse_what_is_there(out, inputs)
@@ -89,7 +89,7 @@ def _refuse_what_is_there(out: Path, inputs: list[Path]) -> None:
         raise UserError(f"{out} already exists and is not empty.", "Choose another folder with --out.")
     for path in inputs:
         if path.is_dir() and out.absolute().resolve().is_relative_to(path.resolve()):
-            raise UserError(f"{out} lies inside the run itself.", "Choose a folder outside of it with --out.")
+            raise UserError(f"{out} is inside the run itself.", "Choose a folder outside of it with --out.")
 
 
 def _compare(result: Result) -> list[str]:

@@ -98,7 +98,7 @@ def check_gpu(facts: Facts) -> list[Check]:
     said = _said(facts)
     if "No devices were found" in said or (query.exit_code == 0 and not said):
         fix = "lspci | grep -i nvidia; dmesg"
-        return [Check("GPU", "missing", "nvidia-smi runs and finds no devices", why, fix, BOTH)]
+        return [Check("GPU", "missing", "nvidia-smi runs but finds no devices", why, fix, BOTH)]
     fix = next(fix for sign, fix in _DRIVER_FIXES.items() if sign in said)
     return [Check("GPU", "error", f"nvidia-smi fails: {said}", why, fix, BOTH)]
 

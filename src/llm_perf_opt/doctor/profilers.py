@@ -55,7 +55,7 @@ def check_sampling(facts: Facts) -> list[Check]:
         return []
     name = "bytes of the whole GPU"
     if not why_not:
-        return [Check(name, "ok", "nsys can sample them beside the timeline")]
+        return [Check(name, "ok", "nsys can sample them along with the timeline")]
     why = "bytes of a region are then its kernels' added up, which is less exact"
     fix = "dcgmi profile --pause  (where DCGM samples the GPU), or end the other profiler: nvidia-smi"
     return [Check(name, "warning", why_not, why, fix)]
@@ -72,16 +72,16 @@ def check_importer(facts: Facts) -> list[Check]:
     name, importer = "nsys importer", facts.importer
     missing = missing_libraries(facts)
     if worked(facts, "nsys"):
-        return [Check(name, "ok", "made a report of what was recorded")]
+        return [Check(name, "ok", "made a report from what was recorded")]
     if missing:
         why = "without them nsys records the program, exits 0 and leaves a .qdstrm that nothing can read"
         text = f"does not start: {', '.join(missing)} cannot be found"
         return [Check(name, "missing", text, why, install_libraries(missing, facts), TIMELINE)]
     if importer.path is None:
-        return [Check(name, "ok", "is not beside nsys, so its libraries were not checked")]
+        return [Check(name, "ok", "is not next to nsys, so its libraries were not checked")]
     if importer.libraries is None or importer.libraries.exit_code != 0:
         return [Check(name, "ok", f"{importer.path}; its libraries could not be checked without ldd")]
-    return [Check(name, "ok", "all its libraries are there")]
+    return [Check(name, "ok", "all its libraries were found")]
 
 
 def check_timeline(facts: Facts) -> list[Check]:

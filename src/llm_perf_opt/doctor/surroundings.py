@@ -32,7 +32,7 @@ def check_packages(facts: Facts) -> list[Check]:
 def check_models(facts: Facts) -> list[Check]:
     """PyTorch and transformers: needed only to run a model of this package."""
     found = next((p.version for p in facts.packages if p.name == "transformers"), "")
-    text = found or "not installed; only models of this package need it (pip install transformers)"
+    text = found or "not installed; only the built-in models need it (pip install transformers)"
     return [_torch(facts), *([] if found == "" or facts.torch.version is None else [Check("transformers", "ok", text)])]
 
 
@@ -42,7 +42,7 @@ def _torch(facts: Facts) -> Check:
     why = "programs that use PyTorch would run on the CPU or fail"
     fix = "python -c 'import torch; print(torch.zeros(1).cuda())'"
     if torch.version is None:
-        return Check(name, "ok", "not installed; only models of this package need it (pip install torch)")
+        return Check(name, "ok", "not installed; only the built-in models need it (pip install torch)")
     if torch.problem:
         return Check(name, "warning", f"{torch.version}: {torch.problem}", why, fix)
     if not has_gpu(facts):
@@ -64,7 +64,7 @@ def check_limits(facts: Facts) -> Iterator[Check]:
     """What the system forbids this process; little of it matters to the profilers."""
     if facts.open_files is not None and facts.open_files < _FEW_FILES:
         text = f"this shell may open {facts.open_files} files at once"
-        yield Check("open files", "warning", text, "nsys opens many while it writes a report", "ulimit -n 4096")
+        yield Check("open files", "warning", text, "nsys opens many files while it writes a report", "ulimit -n 4096")
     notes = {
         f"container ({facts.privileges.container})": facts.privileges.container,
         "seccomp filter on": facts.privileges.seccomp,

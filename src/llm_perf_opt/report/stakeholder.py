@@ -54,7 +54,7 @@ def _headline(found: list[Stage]) -> str:
     lights = [(region, performance.speed_of_light) for region, performance in found if performance.speed_of_light]
     if not lights:
         if any(region.wall_ns is not None for region, _ in found):
-            return "The recording holds no GPU work of the stages, so what could be won on the GPU is not known."
+            return "The recording has no GPU work of the stages, so what could be won on the GPU is not known."
         return "How long the stages take is not known: there is no timeline."
     now = total([light.now for _, light in lights], "ns")
     waiting = total([light.waiting for _, light in lights if light.waiting is not None], "ns")
