@@ -225,7 +225,7 @@ def test_a_server_that_is_kept_goes_on_until_it_is_interrupted(
         try:
             assert child.stderr is not None
             shown = ""
-            while "the server goes on" not in shown and (line := child.stderr.readline()):
+            while "the server keeps running" not in shown and (line := child.stderr.readline()):
                 shown += line
             assert "LLM@" in shown or verb[0] == "profile"
             wait_until(lambda: verb[0] == "measure" or any(tools.rglob("stopped")))

@@ -75,7 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.input, request.report, quiet=silent, calibration=request.calibration, formats=formats
     )
     if finished and inside and not silent:
-        print(f"{first} has no recordings any more: this is the report that was made from them.", file=sys.stderr)
+        print(f"{first} no longer has recordings: this is the report that was made from them.", file=sys.stderr)
     showing = Showing(arguments.json, request.strict, quiet=arguments.quiet)
     regions = INSIDE_RUN if inside and not finished else BESIDE
     return publish(report, out, formats, regions=regions, top=request.report.top, showing=showing, force=request.force)

@@ -108,7 +108,7 @@ def _list(arguments: argparse.Namespace) -> int:
         if result := _result(run_):
             print(f"{'':<20}  {result}")
     if found.runs:
-        print(f"{len(found.runs)} run{'s' if len(found.runs) != 1 else ''}, {_size(found.bytes)} in all")
+        print(f"{len(found.runs)} run{'s' if len(found.runs) != 1 else ''}, {_size(found.bytes)} in total")
     for path, reason in found.others:
         print(f"not a run: {_shown(path)} ({reason})")
     return int(ExitCode.DONE)
@@ -349,7 +349,7 @@ def _say_pruned(decision: Decision, others: Iterable[tuple[Path, str]], *, done:
         print(f"left {_shown(run_.path)} ({run_.state}): {_shown(reason, 400)}")
     for path, reason in others:
         print(f"left {_shown(path)}: {reason}")
-    print(f"{'Freed' if done else 'This would free'} {_size(freed)}; {_size(decision.bytes_left)} of runs stay.")
+    print(f"{'Freed' if done else 'This would free'} {_size(freed)}; {_size(decision.bytes_left)} of runs remain.")
     if decision.too_large:
         print("That is more than the limit: what is left cannot be removed here.")
     if not done and decision.removals:

@@ -55,7 +55,7 @@ def _list(*, as_json: bool) -> int:
         )
         return int(ExitCode.DONE)
     for lever in all_levers().values():
-        print(f"{lever.name}\n    {lever.about}\n    May change: {lever.changes}. Asked for by: {_rules(lever.rules)}")
+        print(f"{lever.name}\n    {lever.about}\n    May change: {lever.changes}. Suggested by: {_rules(lever.rules)}")
         print(f"    Write: {lever.patch.splitlines()[0]}" + (" …" if "\n" in lever.patch else ""))
     return int(ExitCode.DONE)
 

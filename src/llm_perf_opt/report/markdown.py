@@ -344,7 +344,7 @@ def render_region(region: NCUProfileRegion, top: int = 30) -> str:
         if region.nvtx_include
         else "The recording has no ranges: ncu selects all of it without a filter."
         if region.is_whole_recording
-        else "ncu cannot select this region: it is no NVTX range at the launch, or lies in one of the same name.",
+        else "ncu cannot select this region: it is not an NVTX range at the launch, or is inside one of the same name.",
     ]
     lines += region_performance(region)
     if region.kernels:
