@@ -61,4 +61,4 @@ def _list(*, as_json: bool) -> int:
 
 
 def _rules(rules: tuple[str, ...]) -> str:
-    return ", ".join(rules) or "no fix; name it"
+    return ", ".join(rules) or "no fix (name it with --levers)"

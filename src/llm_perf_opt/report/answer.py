@@ -274,7 +274,7 @@ def _whole(scope: Scope) -> list[str]:
     sentences = []
     if totals.kernel_count or totals.graph_launches:
         graphs = f" and {counted(totals.graph_launches, 'CUDA graph')}" if totals.graph_launches else ""
-        text = f"In all: {counted(totals.kernel_count, 'kernel')}{graphs}"
+        text = f"In total: {counted(totals.kernel_count, 'kernel')}{graphs}"
         text += f", {duration(gpu_time(totals))} of GPU time" if totals.gpu_time_ns is not None else ""
         if totals.unattributed_kernel_count:
             outside = share(totals.unattributed_gpu_time_ns, gpu_time(totals))
