@@ -14,7 +14,7 @@ from llm_perf_opt.nsight.messages import TEXTS
 
 _NAMES = {"nsys": "Nsight Systems", "ncu": "Nsight Compute"}
 _WHY = {
-    "nsys": "it takes the timeline: which kernel ran when, for how long, in which region",
+    "nsys": "it records the timeline: which kernel ran when, for how long, in which region",
     "ncu": "it reads the hardware counters: bytes, FLOPs, what limits a kernel",
 }
 
@@ -22,7 +22,7 @@ _WHY = {
 _LOST = {
     "--nvtx-push-pop-scope": "counters of backward passes, which autograd launches from a thread of its own, cannot be chosen by region",
     "--import-sass": "reports are larger, because the machine code cannot be left out of them",
-    "--clock-control": "clocks are locked or not as this version likes",
+    "--clock-control": "this version decides whether clocks are locked",
     "--cache-control": "caches are flushed before every kernel, and DRAM figures are too large",
 }
 
@@ -56,8 +56,8 @@ def check_sampling(facts: Facts) -> list[Check]:
     name = "bytes of the whole GPU"
     if not why_not:
         return [Check(name, "ok", "nsys can sample them along with the timeline")]
-    why = "bytes of a region are then its kernels' added up, which is less exact"
-    fix = "dcgmi profile --pause  (where DCGM samples the GPU), or end the other profiler: nvidia-smi"
+    why = "the bytes of a region are then the sum over its kernels, which is less exact"
+    fix = "dcgmi profile --pause  (if DCGM samples the GPU), or end the other profiler: nvidia-smi"
     return [Check(name, "warning", why_not, why, fix)]
 
 
@@ -120,7 +120,7 @@ def check_counters(facts: Facts) -> list[Check]:
             Check(name, "error", f"{text}; no instructions were counted", why, "nvidia-smi -q; ncu --version", COUNTERS)
         ]
     if not any(name in trial.counters for name in DRAM):
-        why = "this GPU or driver gives no DRAM traffic; the roofline has no memory side"
+        why = "this GPU or driver reports no DRAM traffic, so the roofline has no memory part"
         return [Check(name, "warning", f"{text}; no DRAM counter", why, "ncu --query-metrics | grep -i bytes")]
     return [Check(name, "ok", text)]
 
@@ -158,7 +158,7 @@ def _install(tool: str, facts: Facts) -> str:
     product = _NAMES[tool].lower().replace(" ", "-")
     return (
         f"{_installer(facts)} cuda-{product}-13-0  (from NVIDIA's package repository, or the one of your CUDA version; "
-        f"or https://developer.nvidia.com/{product}; one that is elsewhere: export LLM_PERF_{tool.upper()}=/path/to/{tool})"
+        f"or https://developer.nvidia.com/{product}; if it is elsewhere: export LLM_PERF_{tool.upper()}=/path/to/{tool})"
     )
 
 
