@@ -186,7 +186,7 @@ def _times(use: KernelUse, count: str) -> str:
 
 
 def _side_by_side(delta: float) -> str:
-    return "less GPU work runs side by side" if delta > 0 else "more GPU work runs side by side"
+    return "less GPU work overlaps" if delta > 0 else "more GPU work overlaps"
 
 
 def _listed(found: list[Cause], change: float) -> list[Cause]:

@@ -291,6 +291,6 @@ def _whole(scope: Scope) -> list[str]:
     if totals.adopted_kernel_count:
         sentences.append(
             f"{counted(totals.adopted_kernel_count, 'kernel')} came from threads with no range open (autograd, workers) "
-            "and count to the ranges of their process."
+            "and count towards the ranges of their process."
         )
     return sentences

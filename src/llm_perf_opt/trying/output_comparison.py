@@ -180,7 +180,7 @@ class _Channel:
         """Why a text goes on with another token; nothing where noise is no reason."""
         call = following.call
         if call > old.call + 1:  # not every call of a long run is kept
-            return f"; before call {call}, the text went another way"
+            return f"; before call {call}, the text continued differently"
         most = self.reference.tolerance(self.key, 0, old.dtype).largest
         near = 2 * max(most, 4 * self.allowed) * old.rms
         # Rows whose next token is another; a tie may fall either way though the first of both is the same.

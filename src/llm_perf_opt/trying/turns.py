@@ -112,7 +112,7 @@ class _Session:
         least = 3 * first.seconds
         if self._left(least) < 0:
             self.trial.notes.append(
-                f"The budget is short: one lever alone takes about {least:.0f} s more. It is tried all the same."
+                f"The budget is short: one lever alone takes about {least:.0f} s more. It is tried anyway."
             )
 
     def _try(self, attempts: Sequence[Attempt]) -> None:
