@@ -425,7 +425,7 @@ def test_the_same_recording_twice_is_refused(tmp_path: Path, capsys: pytest.Capt
     copy = tmp_path / "copy.sqlite.gz"
     copy.write_bytes(TRAIN.read_bytes())
     assert run("report", TRAIN, copy, "--out", tmp_path / "out") == 0
-    assert "hold the same recording" in capsys.readouterr().out
+    assert "are the same recording" in capsys.readouterr().out
 
 
 def test_timelines_of_different_programs_are_pointed_out(tmp_path: Path) -> None:

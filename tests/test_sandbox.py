@@ -66,7 +66,7 @@ def either_way(request: pytest.FixtureRequest) -> Iterator[None]:
     [
         ("os.abort()", "crashed on it (SIGABRT)"),
         ("os.kill(os.getpid(), signal.SIGSEGV)", "crashed on it (SIGSEGV)"),
-        ("os.kill(os.getpid(), signal.SIGBUS)", "cut or rewritten while it was read"),
+        ("os.kill(os.getpid(), signal.SIGBUS)", "truncated or rewritten while it was read"),
         ("os.kill(os.getpid(), signal.SIGKILL)", "out of memory"),
         ("os._exit(3)", "exit code 3"),
         ("raise SystemExit(3)", "its reader failed (SystemExit"),
@@ -293,7 +293,7 @@ def path(tmp_path: Path) -> Path:
         ("import os; os.abort()", "SIGABRT"),
         ("raise RuntimeError('bad block')", "gave up on it (bad block)"),
         ("return bytearray(1 << 32)", "more memory than a recording of its size needs"),
-        ("return 5", "gave up on it"),
+        ("return 5", "rejected it"),
     ],
 )
 def test_a_report_that_its_reader_cannot_take_is_refused(library: Path, path: Path, deed: str, told: str) -> None:

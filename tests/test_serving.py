@@ -503,7 +503,7 @@ def test_why_nothing_was_timed_is_said_once(options: tuple[str, ...], said: str,
     ("options", "said"),
     [
         (("--load", "1", "--load-command", "x"), "Give one of them"),
-        (("--load", "1", "--url", "http://example.com"), "no server on this machine"),
+        (("--load", "1", "--url", "http://example.com"), "not a server on this machine"),
         (("--load-command", "no-such-generator --fast"), "There is no load generator"),
         (("--load-command", "'open"), "Check its quotes"),
         (("--load", "1", "--keep", "--server-counters"), "Give one of them"),

@@ -243,7 +243,7 @@ def test_the_batch_size_is_where_the_user_says() -> None:
         assert four.command[-2:] == ("--lr", "8")
     with pytest.raises(UserError, match="no option --batch"):
         batch_levers("--batch", ["python", "train.py", "--bs", "8"])
-    with pytest.raises(UserError, match="no batch size"):
+    with pytest.raises(UserError, match="not a batch size"):
         batch_levers("--bs", ["python", "train.py", "--bs", "auto"])
 
 
