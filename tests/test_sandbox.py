@@ -291,7 +291,7 @@ def path(tmp_path: Path) -> Path:
     ("deed", "told"),
     [
         ("import os; os.abort()", "SIGABRT"),
-        ("raise RuntimeError('bad block')", "gave up on it (bad block)"),
+        ("raise RuntimeError('bad block')", "rejected it (bad block)"),
         ("return bytearray(1 << 32)", "more memory than a recording of its size needs"),
         ("return 5", "rejected it"),
     ],

@@ -439,7 +439,7 @@ def _read_list(json_text: JsonText, at: int, trace: Trace) -> int:
     """Chrome's older format is the list of events alone."""
     end = json_text.list(at, trace.add)
     if trace.malformed and not trace.events:
-        raise _NotATrace("is a JSON list of something else than events")
+        raise _NotATrace("is a JSON list of something other than events")
     return end
 
 
