@@ -215,4 +215,4 @@ def test_a_client_talks_to_it_over_stdio() -> None:
     answered, refused = anyio.run(talk)
     assert json.loads(answered.content[0].text)["answer"]["verdict"] == "launch"
     assert refused.is_error
-    assert "lies outside" in refused.content[0].text
+    assert "is outside" in refused.content[0].text

@@ -339,7 +339,7 @@ def test_bad_options_are_explained(
         (["report", "x", "--inlcude", "y"], "did you mean --include?"),
         (["runs", "lst"], "There is no llm-perf runs lst (did you mean list?)."),
         (["--helpp"], "did you mean --help?"),
-        (["compare", "x"], "two are needed to compare"),
+        (["compare", "x"], "comparing needs two"),
         (["report", "x", "--top", "0"], "not a whole number above 0"),
         (["report", "x", "--attribution", "y"], "invalid choice"),
         (["report", str(TRAIN), "--out", ""], "empty folder name"),
@@ -425,7 +425,7 @@ def test_the_same_recording_twice_is_refused(tmp_path: Path, capsys: pytest.Capt
     copy = tmp_path / "copy.sqlite.gz"
     copy.write_bytes(TRAIN.read_bytes())
     assert run("report", TRAIN, copy, "--out", tmp_path / "out") == 0
-    assert "hold the same recording" in capsys.readouterr().out
+    assert "are the same recording" in capsys.readouterr().out
 
 
 def test_timelines_of_different_programs_are_pointed_out(tmp_path: Path) -> None:

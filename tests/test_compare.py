@@ -357,7 +357,7 @@ def test_who_waited_for_a_cpu_is_not_called_slower() -> None:
     found = compare(before, after)
     assert (found.verdict, compare(after, before).verdict) == ("unsure", "unsure")
     assert "waited longer for a CPU" in found.reasons[0]
-    assert any("waited for a CPU 50 %" in note and "2 %" in note for note in found.notes)
+    assert any("waited for a CPU for 50 %" in note and "2 %" in note for note in found.notes)
     before.cpu_wait, after.cpu_wait = 0.5, 0.02  # and slower all the same
     assert compare(before, after).verdict == "worse"
     before.cpu_wait, after.cpu_wait = 0.02, 0.5
@@ -664,7 +664,7 @@ def test_a_baseline_is_saved_compared_and_accepted(
     assert run(file, slower, "--out", out, "--fail-on", "worse") == 7
     assert run(file, slower, "--out", out, "--accept", " ") == 2
     assert run(WARM, slower, "--out", out, "--accept", "meant") == 2
-    assert "no baseline file" in capsys.readouterr().err
+    assert "not a baseline file" in capsys.readouterr().err
     assert run(file, slower, "--out", out, "--fail-on", "worse", "--accept", "longer prompts") == 0
     assert run(file, slower, "--out", out, "--fail-on", "worse") == 0
     (accepted,) = read_baseline(file).accepted
@@ -774,11 +774,11 @@ def test_budgets_are_kept_or_not(base: Side, tmp_path: Path, capsys: pytest.Capt
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("x = 3", "is no table"),
+        ("x = 3", "is not a table"),
         ("[x]\nspeed = 3", "there is no budget of 'speed'"),
-        ("[x]\ntime = 12", "is no amount"),
+        ("[x]\ntime = 12", "is not an amount"),
         ("[nothing]\nlaunches = 3", "matches no region"),
-        ("[", "holds no budgets"),
+        ("[", "contains no budgets"),
     ],
 )
 def test_budgets_that_make_no_sense_are_explained(
@@ -792,7 +792,7 @@ def test_budgets_that_make_no_sense_are_explained(
 
 def test_bad_words_are_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(WARM, WARM, "--min-change", "much") == 2
-    assert "no percentage" in capsys.readouterr().err
+    assert "not a percentage" in capsys.readouterr().err
     assert run(WARM) == 2
     assert run(WARM, tmp_path / "nothing.sqlite") == 2
     assert run(WARM, WARM, "--include", "ncu:decode/") == 2

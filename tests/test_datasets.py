@@ -141,7 +141,7 @@ def test_prompts_are_taken_as_they_are_or_from_a_file(tmp_path: Path) -> None:
     (tmp_path / "p.txt").write_text("# c\nFrom a file.\n", encoding="utf-8")
     assert [item.prompt for item in items(tmp_path, prompts="p.txt")] == ["From a file."]
     (tmp_path / "p.txt").write_text("", encoding="utf-8")
-    assert "holds no prompt" in refused(folder=tmp_path, prompts="p.txt").message
+    assert "contains no prompts" in refused(folder=tmp_path, prompts="p.txt").message
 
 
 @pytest.mark.parametrize("prompts", [{"a": 1}, [1, 2], 7])

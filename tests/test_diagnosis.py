@@ -75,5 +75,5 @@ def test_values_are_never_templates() -> None:
         "NO_CLOSED_FORMULA",
         "info",
         "There is no closed formula for this model: {reason.__class__} {0} {.",
-        "The counter's values stand alone.",
+        "There is nothing to compare the counters with.",
     )

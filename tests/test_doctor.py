@@ -706,7 +706,7 @@ def test_pytorch_is_asked_in_a_process_of_its_own() -> None:
 def test_a_package_that_crashes_is_contained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "ncu_report.py").write_text("import os; os.abort()\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    assert all("Python could not be asked" in package.problem for package in find_packages())
+    assert all("Python could not be queried" in package.problem for package in find_packages())
     (tmp_path / "ncu_report.py").write_text("raise OSError('libnvperf.so: cannot open')\n")
     found = {package.name: package for package in find_packages()}
     assert found["ncu-report"].problem == "OSError: libnvperf.so: cannot open"

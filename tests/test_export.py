@@ -197,7 +197,7 @@ def test_what_cannot_be_exported_is_told(arguments: list[str], words: str, capsy
 def test_counters_alone_make_tables_and_no_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = str(recording("ncu-*-decoder-2layers-basic.ncu-rep"))
     assert main(["export", source, "--perfetto", str(tmp_path / "t.json")]) == 2
-    assert "counters only" in capsys.readouterr().err
+    assert "only counters" in capsys.readouterr().err
     assert not (tmp_path / "t.json").exists()
     assert main(["export", source, "--csv", str(tmp_path / "tables")]) == 0
     assert {p.name for p in (tmp_path / "tables").iterdir()} == {"regions.csv", "kernels.csv", "metrics.csv"}

@@ -115,7 +115,7 @@ def test_what_slowed_the_measured_run_down_is_told_beside_a_recording_too(tmp_pa
 @pytest.mark.parametrize(
     ("cpu", "words"),
     [
-        ([[900, 100], [500, 500]], "the threads of the program waited for one 10 to 50 % of the time"),
+        ([[900, 100], [500, 500]], "the threads of the program waited for one for 10 to 50 % of the time"),
         ([[990, 10], [990, 10]], "nobody else used the CPUs"),
     ],
 )

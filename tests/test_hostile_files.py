@@ -180,7 +180,7 @@ def test_a_list_of_something_else_is_not_gone_through(element: str, tmp_path: Pa
     text = '{"traceEvents":[' + ",".join([element] * 500_000) + "]}"
     path.write_bytes(gzip.compress(text.encode(), 1))
     began = time.process_time()
-    assert "something else than events" in refusal(path)
+    assert "something other than events" in refusal(path)
     assert time.process_time() - began < 1
 
 

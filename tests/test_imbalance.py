@@ -105,7 +105,7 @@ def test_what_to_do_first_names_the_stage_that_the_others_wait_for(waits: str, t
     report = pipeline(len(times), 8, times) if waits == "with idle GPUs" else receiving(8, times)
     late = f"rank {times.index(2 * MS)}"
     assert report.answer.stage == "step"
-    assert f"{late} computes 16 ms of each step" in report.answer.why
+    assert f"{late} computes for 16 ms of each step" in report.answer.why
     assert report.answer.do_first.startswith(f"Give {late} less of the model")
     first = report.answer.fixes[0]
     assert first.rule == "comm.skew"
@@ -153,7 +153,7 @@ def test_experts_with_more_tokens_are_named() -> None:
     assert found.lost_share == pytest.approx(1 - 1.5 / 3, abs=1e-6)
     assert [load.time_ns for load in found.ranks] == [MS, MS, 3 * MS, MS]
     said = next(one.message for one in report.diagnostics if one.code == "EXPERTS_UNEVEN")
-    assert "5 times all wait" in said
+    assert "wait for the slowest 5 times" in said
     assert "50 % of their GPU time" in said
     assert "rank 2 has the most work" in said
 

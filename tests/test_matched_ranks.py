@@ -165,7 +165,7 @@ def test_ranks_of_two_jobs() -> None:
 def test_ranks_that_are_not_given_or_have_no_name() -> None:
     job = Job(4, 1, [[[0, 1, 2, 3]], [[0, 1, 2, 3]]])
     some = build_report([job.recording(rank, range(STEPS), named=True) for rank in (0, 1)], ReportOptions())
-    assert "among 4 ranks, and rank 2, rank 3 of these" in codes(some)["RANKS_NOT_GIVEN"]
+    assert "have 4 ranks, but the recordings do not contain rank 2, rank 3" in codes(some)["RANKS_NOT_GIVEN"]
     unnamed = [job.recording(rank, range(STEPS)) for rank in range(4)]
     unnamed = [evolve(one, processes=[evolve(p, rank=None) for p in one.processes]) for one in unnamed]
     assert "RANKS_UNNAMED" in codes(build_report(unnamed, ReportOptions()))

@@ -256,7 +256,7 @@ def test_a_killed_run_says_what_is_missing(tools: Path, capsys: pytest.CaptureFi
     capsys.readouterr()
     assert main(["report", "run"]) == 5
     told = capsys.readouterr().err
-    assert "holds no recording" in told
+    assert "contains no recording" in told
     assert "llm-perf profile --resume run" in told
 
 

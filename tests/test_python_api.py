@@ -179,9 +179,9 @@ def test_integers_stay_integers_where_some_are_missing() -> None:
 
 
 def test_a_report_without_its_timeline_says_where_launches_are(finished: Path) -> None:
-    with pytest.raises(UserError, match=r"report\.json holds no single launches"):
+    with pytest.raises(UserError, match=r"report\.json has no single launches"):
         _ = llm_perf_opt.load(finished).launches
-    with pytest.raises(UserError, match="counters only"):
+    with pytest.raises(UserError, match="only counters"):
         _ = llm_perf_opt.open(recording("ncu-*-2layers-basic.ncu-rep")).ranges
 
 

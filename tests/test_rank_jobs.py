@@ -217,7 +217,7 @@ def test_a_rank_that_left_an_empty_recording_is_named(tmp_path: Path) -> None:
         (run / "measure" / "run.json").write_text(content)
         (run / "manifest.json").write_text(json.dumps({"state": state, "steps": [], "diagnostics": []}))
     told = {one.code: one.message for one in state_of_job(tmp_path / "run").diagnostics}
-    assert told["RANKS_MISSING"].startswith("Ranks of the job that left no results: rank 1.")
+    assert told["RANKS_MISSING"].startswith("These ranks of the job left no results: rank 1.")
     assert told["RUN_UNFINISHED"].startswith("rank 2 on ")
 
 
@@ -238,7 +238,7 @@ def test_a_lost_rank_and_a_failed_one_are_named_with_their_nodes(
     capsys.readouterr()
     report = json.loads((tmp_path / "run" / "report.json").read_text())
     told = {one["code"]: one["message"] for one in report["diagnostics"]}
-    assert told["RANKS_MISSING"].startswith("Ranks of the job that left no results: rank 3.")
+    assert told["RANKS_MISSING"].startswith("These ranks of the job left no results: rank 3.")
     assert told["WORKLOAD_FAILED"].startswith("rank 2 on node2 (ranks/rank-2): ")
     assert told["RUN_UNFINISHED"].startswith("rank 1 on node1 (ranks/rank-1): ")
     assert {"rank:0", "rank:1", "rank:2"} <= {scope["scope"] for scope in report["scopes"]}
@@ -265,7 +265,7 @@ def test_ranks_are_recorded_in_one_start_of_the_program(
     assert scopes["rank:0"] + scopes["rank:1"] == scopes["aggregate"] > 0
     assert "RANKS_START_ONCE" in {one["code"] for one in report["diagnostics"]}
     assert main(["profile", "--resume", "run/ranks/rank-0"]) == 2
-    assert "one rank alone cannot be run again" in capsys.readouterr().err
+    assert "one rank alone cannot run again" in capsys.readouterr().err
 
 
 def test_what_cannot_be_done_with_ranks_is_said(

@@ -66,7 +66,7 @@ def test_each_step_of_each_rank_with_its_waiting_and_transfer() -> None:
         waits = [0, 0, 2_000_000 if row.rank != 1 else 0, 0, 0, 0]
         assert row.waiting_ns == pytest.approx(waits, abs=2_000)
     codes = {one.code: one.message for one in report.diagnostics}
-    assert codes["RANK_STEPS"].startswith("3 ranks go through step 6 times; a steady one takes")
+    assert codes["RANK_STEPS"].startswith("3 ranks run step 6 times; a steady instance takes")
 
 
 def test_two_steps_of_the_program_are_better_than_many_operators() -> None:
@@ -248,9 +248,7 @@ def test_where_only_ranges_were_timed_the_ranks_that_differ_are_what_to_look_at_
         ranges += [("data", n * STEP_NS + 1_000, n * STEP_NS + took) for n in range(STEPS)]
         ranks.append(evolve(with_ranks(made(ranges, []), rank), source=f"rank{rank}.sqlite"))
     answer = build_report(ranks, ReportOptions()).answer
-    assert answer.do_first.startswith(
-        "Look at what ranks do differently in step: rank 1: data takes 8 ms, usually 2 ms."
-    )
+    assert answer.do_first.startswith("Look at how ranks differ in step: rank 1: data takes 8 ms, usually 2 ms.")
     assert "llm-perf profile" in answer.do_first
     assert "differently" not in build_report([ranks[0], ranks[2]], ReportOptions()).answer.do_first
     # A rank alone would wait for the others: its launcher has to start it.

@@ -379,7 +379,7 @@ def test_a_file_that_is_cut_off_is_refused(tmp_path: Path, share: float) -> None
     data = plain_bytes(recording("nsys-*-train.sqlite"))
     path = tmp_path / "cut.sqlite"
     path.write_bytes(data[: int(len(data) * share)])
-    with pytest.raises(UnreadableInput, match="cut off"):
+    with pytest.raises(UnreadableInput, match="truncated"):
         read_recording(path)
 
 
@@ -408,7 +408,7 @@ def test_a_compressed_file_that_is_cut_off_is_refused(tmp_path: Path) -> None:
         source = recording(name)
         path = tmp_path / source.name
         path.write_bytes(source.read_bytes()[:2000])
-        with pytest.raises(UnreadableInput, match="compressed file that is cut off or damaged"):
+        with pytest.raises(UnreadableInput, match="compressed file that is truncated or damaged"):
             read_recording(path)
 
 

@@ -81,7 +81,7 @@ def test_a_recording_with_padding_is_read(tmp_path: Path) -> None:
 def test_what_is_cut_off_or_damaged_is_refused(data: bytes, tmp_path: Path) -> None:
     file = tmp_path / "cut.sqlite.xz"
     file.write_bytes(data)
-    with pytest.raises(UnreadableInput, match="cut off or damaged"):
+    with pytest.raises(UnreadableInput, match="truncated or damaged"):
         read_recording(file)
 
 

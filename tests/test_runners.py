@@ -211,8 +211,8 @@ def test_a_mistake_is_answered_before_anything_is_launched(tools: Path, here: He
     ("word", "answer"),
     [
         ("device=tpu", "device=cpu"),
-        ("model.dtype=int7", "model.dtype='int7' is not known"),
-        ("inputs.manifest=/nowhere.yaml", "named by inputs.manifest, is not there"),
+        ("model.dtype=int7", "model.dtype='int7' is unknown"),
+        ("inputs.manifest=/nowhere.yaml", "named by inputs.manifest, does not exist"),
         ("model.name=tiny_lm", "There is no model called 'tiny_lm'. Did you mean tiny_llm?"),
         ("model=hf_causal_lm model.path=/nowhere", "model.path=/nowhere is not a model folder"),
         ("pipeline.torch_profiler.activities=[gpu]", "Did you mean cpu?"),

@@ -66,7 +66,7 @@ def either_way(request: pytest.FixtureRequest) -> Iterator[None]:
     [
         ("os.abort()", "crashed on it (SIGABRT)"),
         ("os.kill(os.getpid(), signal.SIGSEGV)", "crashed on it (SIGSEGV)"),
-        ("os.kill(os.getpid(), signal.SIGBUS)", "cut or rewritten while it was read"),
+        ("os.kill(os.getpid(), signal.SIGBUS)", "truncated or rewritten while it was read"),
         ("os.kill(os.getpid(), signal.SIGKILL)", "out of memory"),
         ("os._exit(3)", "exit code 3"),
         ("raise SystemExit(3)", "its reader failed (SystemExit"),
@@ -260,7 +260,7 @@ def test_a_recording_that_is_cut_while_it_is_read_is_told(tmp_path: Path, monkey
 
     monkeypatch.setattr(sqlite_columns, "_leaves", cut)
     monkeypatch.setattr("threading.active_count", lambda: 1)  # a new interpreter would know nothing of it
-    with pytest.raises(UnreadableInput, match="cut or rewritten while it was read") as told:
+    with pytest.raises(UnreadableInput, match="truncated or rewritten while it was read") as told:
         read_recording(path)
     assert "copy" in told.value.fix
 
@@ -291,9 +291,9 @@ def path(tmp_path: Path) -> Path:
     ("deed", "told"),
     [
         ("import os; os.abort()", "SIGABRT"),
-        ("raise RuntimeError('bad block')", "gave up on it (bad block)"),
+        ("raise RuntimeError('bad block')", "rejected it (bad block)"),
         ("return bytearray(1 << 32)", "more memory than a recording of its size needs"),
-        ("return 5", "gave up on it"),
+        ("return 5", "rejected it"),
     ],
 )
 def test_a_report_that_its_reader_cannot_take_is_refused(library: Path, path: Path, deed: str, told: str) -> None:

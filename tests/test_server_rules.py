@@ -101,7 +101,7 @@ def test_what_lies_between_and_outside_the_steps_is_named() -> None:
         "schedule 800 µs, update 50 µs, other work 425 µs; the GPU is idle for 69 % of that" in found["BETWEEN_STEPS"]
     )
     assert "1.28 ms (median)" in found["BETWEEN_STEPS"]
-    assert "16.0 % of the GPU's time from the first step to the last lies in no step" in found["OUTSIDE_STEPS"]
+    assert "16.0 % of the GPU's time from the first step to the last is outside all steps" in found["OUTSIDE_STEPS"]
     assert "FillFunctor" in found["OUTSIDE_STEPS"]
     quiet = {d.code for d in report_of([ServedStep()] * 20).diagnostics}
     assert "BETWEEN_STEPS" in quiet

@@ -204,7 +204,7 @@ def test_counters_of_a_server_are_taken_in_one_pass_and_announced(
     assert len(metrics) > 3
     told = [d for d in json.loads((run / "report.json").read_text())["diagnostics"] if d["code"] == "SERVER_COUNTERS"]
     assert [d["severity"] for d in told] == ["warning"]
-    assert "clients of your own may time out" in told[0]["message"]
+    assert "your own clients may time out" in told[0]["message"]
 
 
 @pytest.mark.slow
@@ -225,7 +225,7 @@ def test_a_server_that_is_kept_goes_on_until_it_is_interrupted(
         try:
             assert child.stderr is not None
             shown = ""
-            while "the server goes on" not in shown and (line := child.stderr.readline()):
+            while "the server keeps running" not in shown and (line := child.stderr.readline()):
                 shown += line
             assert "LLM@" in shown or verb[0] == "profile"
             wait_until(lambda: verb[0] == "measure" or any(tools.rglob("stopped")))
@@ -503,7 +503,7 @@ def test_why_nothing_was_timed_is_said_once(options: tuple[str, ...], said: str,
     ("options", "said"),
     [
         (("--load", "1", "--load-command", "x"), "Give one of them"),
-        (("--load", "1", "--url", "http://example.com"), "no server on this machine"),
+        (("--load", "1", "--url", "http://example.com"), "not a server on this machine"),
         (("--load-command", "no-such-generator --fast"), "There is no load generator"),
         (("--load-command", "'open"), "Check its quotes"),
         (("--load", "1", "--keep", "--server-counters"), "Give one of them"),
@@ -685,7 +685,7 @@ def test_a_server_that_wants_a_key_gets_it(
 ) -> None:
     refused = answers(TEXT + END, key="right")
     told = _told(refused)
-    assert (told.code, "wants a key" in told.message, "OPENAI_API_KEY" in told.fix) == ("LOAD", True, True)
+    assert (told.code, "requires a key" in told.message, "OPENAI_API_KEY" in told.fix) == ("LOAD", True, True)
     monkeypatch.setenv("OPENAI_API_KEY", "wrong")
     assert "wrong" not in answers(TEXT + END, key="right")["first_failure"]
     monkeypatch.setenv("OPENAI_API_KEY", "right")
@@ -713,7 +713,7 @@ def test_a_server_that_is_not_there_is_not_ready() -> None:
 
 @pytest.mark.parametrize("url", ["http://example.com:8000", "https://127.0.0.1:1", "http://127.0.0.1.evil.com", "x://"])
 def test_only_this_machine_is_asked(url: str) -> None:
-    with pytest.raises(UserError, match="no server on this machine"):
+    with pytest.raises(UserError, match="not a server on this machine"):
         local_address(url)
 
 

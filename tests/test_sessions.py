@@ -347,7 +347,7 @@ def test_a_gpu_that_is_not_there_is_a_missing_tool(name: str) -> None:
 
 def test_a_text_longer_than_the_models_positions_is_refused() -> None:
     session = session_of("gpt2", infer={"prompt_tokens": 510})
-    with pytest.raises(UserError, match="522, and the model has 512 positions"):
+    with pytest.raises(UserError, match="522, but the model has 512 positions"):
         session.prepare(PROMPTS[:1])
 
 
@@ -559,7 +559,7 @@ def test_a_folder_with_code_of_its_own_is_watched_from_outside(
     def options(trusted: bool) -> ModelOptions:
         return ModelOptions(name="deepseek_ocr", path=folder, device="cpu", dtype="float32", trust_remote_code=trusted)
 
-    with pytest.raises(UserError, match="runs Python code that lies in that folder"):
+    with pytest.raises(UserError, match="runs Python code from that folder"):
         open_session(options(False), InferOptions())
     session = open_session(options(True), InferOptions(max_new_tokens=3))
     session.load()

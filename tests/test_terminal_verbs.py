@@ -228,7 +228,7 @@ def test_what_failed_is_fixed_before_it_is_profiled(desk: Path, capsys: pytest.C
 def test_who_uses_no_pytorch_is_not_told_to_have_its_models_marked(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["measure", "--out", "run", "--", sys.executable, "-c", "pass"]) == 5
     shown = capsys.readouterr().out
-    assert "was not seen to use PyTorch" in shown
+    assert "does not seem to use PyTorch" in shown
     assert "--annotate" not in shown
     assert "Next: Mark the parts that matter with nvtx.annotate or llm_perf_opt.region." in shown
     assert main(["report", "run"]) == 5  # such a run cannot be resumed
@@ -335,7 +335,7 @@ def test_a_program_that_asks_for_input_is_told_how_it_gets_some(capsys: pytest.C
     assert main(["measure", "--out", "run", "--", sys.executable, "-c", "input()"]) == 4
     told = capsys.readouterr().err
     assert "EOFError" in told
-    assert "Have it read from a file" in told
+    assert "Let it read from a file" in told
     assert "Fix the program first" not in told
 
 

@@ -335,7 +335,7 @@ def test_what_timing_many_short_ranges_costs_is_told(tmp_path: Path) -> None:
     assert main(["measure", "--quiet", "--out", str(out), "--", sys.executable, "-c", MANY]) == 0
     report = json.loads((out / "report.json").read_text())
     (told,) = (d for d in report["diagnostics"] if d["code"] == "RANGES_COST")
-    assert told["message"].startswith("LLM@loop holds 20,000 ranges. To time one takes about ")
+    assert told["message"].startswith("LLM@loop contains 20,000 ranges. Timing one takes about ")
     regions = {region["key"]: region["timing"]["instances"] for region in report["scopes"][-1]["regions"]}
     assert regions == {"LLM@loop": 1, "LLM@loop/part": 20_000, "LLM@step": 10}, "finding out adds no ranges"
 
@@ -422,7 +422,7 @@ def test_a_step_change_in_the_middle_is_told_and_is_no_warm_up(tmp_path: Path) -
     assert (region["timing"]["warmup"]["instances"], region["timing"]["level_change"]) == (0, 10)
     (told,) = report["diagnostics"]
     assert told["code"] == "LEVEL_CHANGE"
-    assert "From instance 11 on, the time of step is at another level" in told["message"]
+    assert "From instance 11 on, step takes a different time" in told["message"]
 
 
 def test_without_a_gpu_there_is_neither_energy_nor_memory(tmp_path: Path) -> None:

@@ -233,7 +233,7 @@ def test_samples_alone_are_the_bytes_of_regions_without_any_counters(ocr: NCUPro
     assert decode.performance.work.dram.value == pytest.approx(
         sum(measured[decode.key][n].value for n in (READ, WRITTEN))
     )
-    assert "bytes of regions are known" in next(d for d in told.diagnostics if d.code == "NO_COUNTERS").message
+    assert "bytes of regions come from samples" in next(d for d in told.diagnostics if d.code == "NO_COUNTERS").message
 
 
 def test_every_rank_of_a_job_has_its_bytes_and_all_together_their_sum() -> None:

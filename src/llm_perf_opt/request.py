@@ -180,7 +180,7 @@ def _of_server(request: ProfileRequest) -> ProfileRequest:
     if asked.load is not None and asked.load_command is not None:
         raise UserError("--load and --load-command both put the server under load.", "Give one of them.")
     if asked.keep and asked.counters:
-        raise UserError("--keep lets the server go on, and --server-counters starts it again.", "Give one of them.")
+        raise UserError("--keep lets the server continue, but --server-counters starts it again.", "Give one of them.")
     local_address(asked.url)
     mode = "stages" if request.annotate.mode == "off" else request.annotate.mode
     annotate = attrs.evolve(request.annotate, mode=mode)
@@ -206,7 +206,7 @@ def _one_launch(values: Values) -> dict[str, Any]:
     if not values.get(KERNEL):
         if launch is not None:
             raise UserError(
-                "--launch says which launch of one kernel, and no --kernel is given.",
+                "--launch selects one launch of a kernel, but no --kernel is given.",
                 "Add --kernel NAME; the number of launches of every kernel is --launches.",
             )
         return {}

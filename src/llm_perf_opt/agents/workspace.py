@@ -30,7 +30,7 @@ Names = str | Sequence[str]
 def _existing(root: Path) -> Path:
     found = root.resolve()
     if not found.is_dir():
-        raise UserError(f"{root} is no folder.", "Give the folder of your runs: llm-perf mcp --root FOLDER")
+        raise UserError(f"{root} is not a folder.", "Give the folder of your runs: llm-perf mcp --root FOLDER")
     return found
 
 
@@ -47,10 +47,10 @@ class Workspace:
             found = (self.root / name).resolve()
             if "\0" in name or not found.is_relative_to(self.root):
                 raise UserError(
-                    f"{name!r} lies outside the folder that may be read.", "Give a path that list_runs names."
+                    f"{name!r} is outside the folder that may be read.", "Give a path that list_runs names."
                 )
             if not found.exists():
-                raise UserError(f"There is no {name!r} here.", "list_runs names what there is.")
+                raise UserError(f"There is no {name!r} here.", "list_runs shows what there is.")
         except (OSError, ValueError) as error:
             raise UserError(f"{name!r} cannot be read.", "Give a path that list_runs names.") from error
         return found
@@ -64,7 +64,7 @@ class Workspace:
             )
         for number, place in enumerate(_all_below(found) if found.is_dir() else ()):
             if number >= _MOST_ENTRIES:
-                raise UserError(f"{name!r} holds too many files for a run.", "Give a run, or a recording.")
+                raise UserError(f"{name!r} has too many files for a run.", "Give a run, or a recording.")
             if place.is_symlink() and not place.resolve().is_relative_to(self.root):
                 raise UserError(f"A link in {name!r} leads outside the folder that may be read.", "Remove the link.")
         return found

@@ -172,12 +172,12 @@ def _why_runs_differ(timeline: Timeline, medians: list[int]) -> str:
     waits = [process.cpu_wait for process in timeline.processes if process.cpu_wait is not None]
     if waits and max(waits) >= _OFTEN:
         reasons.append(
-            "other programs used the CPUs: the threads of the program waited for one "
-            f"{100 * min(waits):.0f} to {100 * max(waits):.0f} % of the time that they could run"
+            "other programs used the CPUs: the threads of the program waited for one for "
+            f"{100 * min(waits):.0f} to {100 * max(waits):.0f} % of the time in which they were ready"
         )
     rest = medians[1:]
     if max(rest) * (1 + _SPREAD) < medians[0] and 2 * (max(rest) - min(rest)) < medians[0] - min(rest):
-        reasons.append("the first run was the slowest, as where files and compiled code are not cached yet")
+        reasons.append("the first run was the slowest, perhaps because files and compiled code were not cached yet")
     if reasons:
         return f"What else differed: {'; '.join(reasons)}."
     of_gpu = "Neither the clocks nor other users of the GPU explain it" if timeline.gpus else "Nothing explains it"

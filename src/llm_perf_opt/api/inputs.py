@@ -279,7 +279,7 @@ def _of_ranks(job: Path) -> list[Path]:
         with contextlib.suppress(UnreadableInput):
             found += expand(folder)
     if not found:
-        raise UnreadableInput(f"No rank of {job} has left a recording.", "Their logs say why: ranks/rank-*/*.log")
+        raise UnreadableInput(f"No rank of {job} left a recording.", "Their logs say why: ranks/rank-*/*.log")
     return found
 
 

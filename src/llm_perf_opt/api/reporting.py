@@ -125,7 +125,7 @@ def build_from(
     except UnreadableInput as error:
         if state is None or not state.reasons:
             raise
-        told = f"{paths[0]} holds no recording. {state.reasons}"
+        told = f"{paths[0]} contains no recording. {state.reasons}"
         again = next((note.fix for note in state.diagnostics if note.severity == "error" and note.fix), "")
         from llm_perf_opt.rundir.state import RESUMABLE
 

@@ -136,14 +136,14 @@ class Report:
 
         if not self.recordings:
             raise UserError(
-                "A report.json holds no single launches and ranges: they are in the timeline it was made from.",
+                "A report.json has no single launches and ranges; they are in the timeline it was made from.",
                 "Open the run directory or the recordings: llm_perf_opt.open('run.sqlite')",
             )
         recordings = load(Inputs.of(self.recordings), quiet=True, streams=True)
         timelines = [found for found in recordings if isinstance(found, Timeline)]
         if not timelines:
             raise UserError(
-                "These recordings hold counters only, which do not say when anything ran.",
+                "These recordings have only counters, which do not say when anything ran.",
                 "Open a timeline too: nsys SQLite, .nsys-rep or a PyTorch trace.",
             )
         selection = self.data.selection

@@ -24,7 +24,7 @@ def import_torch(number: int) -> Any:
         raise MissingTool(
             "Calibration needs an NVIDIA GPU, and PyTorch finds none.",
             "Run llm-perf calibrate on the machine with the GPU, and give reports the file with --calibration FILE; "
-            "where there is a GPU, check the driver with nvidia-smi and that PyTorch was built with CUDA.",
+            "if there is a GPU, check the driver with nvidia-smi and that PyTorch was built with CUDA.",
         )
     count = torch.cuda.device_count()
     if not 0 <= number < count:

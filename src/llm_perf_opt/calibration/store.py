@@ -33,7 +33,7 @@ def load(path: Path) -> list[Entry]:
         ) from error
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise UserError(
-            f"{path} is no calibration of llm-perf ({error}).", "Delete it and run: llm-perf calibrate"
+            f"{path} is not a calibration file of llm-perf ({error}).", "Delete it and run: llm-perf calibrate"
         ) from error
     return list(entries)
 

@@ -35,7 +35,7 @@ def ready(request: ProfileRequest, asked: Asked | None = None) -> tuple[ProfileR
     check_load(request.serving)
     if not (request.timeline.enable or request.counters.enable or request.measure.enable):
         raise UserError(
-            "Neither a timeline nor counters were asked for, so there is nothing to do.",
+            "Neither a timeline nor counters were requested, so there is nothing to do.",
             "Set pipeline.nsys.enable=true or pipeline.ncu.enable=true.",
         )
     check_patterns(request.report, ncu_expressions=request.counters.enable)

@@ -138,7 +138,7 @@ def join(request: ProfileRequest, made_by: str) -> tuple[ProfileRequest, RankJob
         if choice != CHOSEN_RANKS.default or counted is not None:
             option = "--ranks" if counted is None else "--counter-rank"
             raise UserError(
-                f"{option} chooses among the ranks of a launcher, and this process is none of them.",
+                f"{option} selects ranks of a launcher, but this process is not one of them.",
                 "Start one llm-perf for each rank: srun llm-perf …, mpirun llm-perf …, or torchrun --no-python … llm-perf …",
             )
         return None
@@ -189,15 +189,15 @@ def _check_counted(counted: str | None, choice: str, place: Place, request: Prof
         return
     if not counted.isdecimal() or len(counted) > 6 or (place.size is not None and int(counted) >= place.size):
         last = "" if place.size is None else f", 0 to {place.size - 1}"
-        raise UserError(f"--counter-rank {counted!r} is no rank of this job.", f"Give its number{last}, or all.")
+        raise UserError(f"--counter-rank {counted!r} is not a rank of this job.", f"Give its number{last}, or all.")
     wanted = wanted_ranks(choice, place.size) if choice != "one-per-node" else {0}
     if wanted is not None and int(counted) not in wanted:
         raise UserError(
             f"--counter-rank {counted} is not among the ranks that are profiled, --ranks {choice}.",
-            "Name it in both, or leave --ranks away.",
+            "Name it in both, or leave out --ranks.",
         )
     if not request.counters.enable:
-        raise UserError("--counter-rank takes counters, and --no-counters takes none.", "Give one of them.")
+        raise UserError("--counter-rank collects counters, and --no-counters collects none.", "Give one of them.")
 
 
 def _beside_others(asked: CounterRequest, counted: str, place: Place) -> CounterRequest:
@@ -223,8 +223,8 @@ def _refuse_several_runs(request: ProfileRequest) -> None:
     if request.measure.runs > 1 or request.value(TRY):
         option = "--try" if request.value(TRY) else "--runs"
         raise UserError(
-            f"{option} runs the program several times, and the ranks of a job run it together.",
-            f"Leave {option} away, or put one llm-perf around the launcher: llm-perf … -- torchrun …",
+            f"{option} runs the program several times, but the ranks of a job run it together.",
+            f"Leave out {option}, or put one llm-perf around the launcher: llm-perf … -- torchrun …",
         )
 
 
@@ -242,7 +242,7 @@ def _folder_of(place: Place) -> Path:
     if not place.job:
         raise UserError(
             f"{place.launcher} does not say which job this is, so the ranks cannot agree on a folder.",
-            "Give one that all of them see: --out DIR",
+            "Give a folder that all of them can access: --out DIR",
         )
     return RUNS / re.sub(r"[^A-Za-z0-9._-]", "_", place.job)[:100]
 

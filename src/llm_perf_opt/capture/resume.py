@@ -93,18 +93,18 @@ def open_again(path: Path) -> RunDirectory:
                 f"llm-perf {manifest.made_by}" if manifest.made_by == "plan" else manifest.made_by or "an older version"
             )
             raise UserError(
-                f"{path} cannot be resumed: it was made by {by}, and only profiling runs can.",
+                f"{path} cannot be resumed: it was made by {by}, and only profiling runs can be resumed.",
                 "Start it again; its command is in manifest.json.",
             )
         if manifest.rank is not None:
             raise UserError(
-                f"{path} is rank {manifest.rank} of a job, and one rank alone cannot be run again.",
+                f"{path} is rank {manifest.rank} of a job, and one rank alone cannot run again.",
                 "Start the whole job again, with another folder.",
             )
         if not manifest.is_ours:
             raise UserError(
                 f"{path} was not made here by you, or its command or options were changed since: it is not started again.",
-                f"Report on what it holds: llm-perf report {shlex.quote(str(path))}. Or start a new run of your own.",
+                f"Report on what it contains: llm-perf report {shlex.quote(str(path))}. Or start a new run of your own.",
             )
     except UserError:
         directory.release()
@@ -123,7 +123,7 @@ def _refuse_unusual_files(run: Path) -> None:
                 raise UserError(
                     f"{run} cannot be resumed: {entry.relative_to(run.parent)} is a link, a pipe or a device, where a "
                     "run has plain files.",
-                    "Replace it by the file it stands for, or remove it if it is none of the run's.",
+                    "Replace it by the file it stands for, or remove it if it does not belong to the run.",
                 )
 
 
@@ -161,7 +161,7 @@ def command_of(manifest: Manifest, given: Sequence[str]) -> list[str]:
         return list(given)
     if hides_something(command) or any(REMOVED in word for word in command):  # the latter: of an older version
         raise UserError(
-            f"The command of this run held what may be a secret, which was not kept: {shell_text(command)}",
+            f"The command of this run contained what may be a secret, which was not stored: {shell_text(command)}",
             "Give it again: llm-perf profile --resume RUN -- CMD",
         )
     return list(command)
@@ -173,7 +173,7 @@ def settings_of(manifest: Manifest) -> dict[str, Any]:
     for marker, what in (*lost_for, (re.escape(NOT_KEPT), "an infinite number")):
         if lost := _removed(manifest.settings, marker):
             raise UserError(
-                f"The configuration of this run held {what} in {lost[0]}, which was not kept.",
+                f"The configuration of this run contained {what} in {lost[0]}, which was not stored.",
                 "Start the run again with the full configuration.",
             )
     return manifest.settings
@@ -237,7 +237,7 @@ def begin_again(directory: RunDirectory, state: ResumeState, taken: list[str], c
     except OSError as error:
         raise UserError(
             f"{directory.path} cannot be written: {error.strerror or error} ({error.filename}).",
-            "Check free space and rights; nothing is lost.",
+            "Check free space and permissions; nothing is lost.",
         ) from error
     if changed and taken:
         note = diagnose("RESUMED_AFTER_CHANGES", changes="; ".join(changed))

@@ -37,8 +37,10 @@ _SENTENCES = 3
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     what = "a run directory, a recording, a report.json or a baseline"
-    parser.add_argument("base", metavar="BASE", help=f"{what}: what it is compared with")
-    parser.add_argument("new", metavar="NEW", nargs="?", help=f"{what}; may be left out with --save-baseline")
+    parser.add_argument("base", metavar="BASE", help=f"the run to compare with: {what}")
+    parser.add_argument(
+        "new", metavar="NEW", nargs="?", help=f"the new run: {what}; may be left out with --save-baseline"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -59,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.new is None:
         if not arguments.save_baseline or arguments.accept:
-            raise UserError("One run was given, and two are needed to compare.", "Give BASE and NEW.")
+            raise UserError("Only one run was given, but comparing needs two.", "Give BASE and NEW.")
         written = _save(side(arguments.base), Path(arguments.save_baseline), arguments)
         if arguments.json:
             print_json({"baseline": str(written)})
@@ -92,7 +94,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _parse_percent(text: str) -> float:
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*%?", text.strip())
     if found is None or float(found[1]) >= 100:
-        raise UserError(f"--min-change {text!r} is no percentage.", "Give it as in 2% or 0.5%.")
+        raise UserError(f"--min-change {text!r} is not a percentage.", "Give it as in 2% or 0.5%.")
     return float(found[1]) / 100
 
 
@@ -117,7 +119,7 @@ def _check_accepted(file: Path, reason: str) -> None:
         raise UserError("--accept needs a reason.", 'Say why the change is meant: --accept "longer prompts"')
     if not is_baseline(file):
         raise UserError(
-            f"{file} is no baseline file, and only one can be replaced by what is accepted.",
+            f"{file} is not a baseline file; --accept can only replace a baseline.",
             "Write one first: llm-perf compare RUN --save-baseline FILE",
         )
 

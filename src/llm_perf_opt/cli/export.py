@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
     _say_replaced(asked, arguments)
     if source.timeline is None and any(kind.needs_timeline for kind, _ in asked.values()):
         raise UserError(
-            "These recordings hold counters only, which do not say when anything ran.",
+            "These recordings have only counters, which do not say when anything ran.",
             "Give a timeline: nsys SQLite, .nsys-rep or a PyTorch trace.",
         )
     written = {name: [str(path) for path in kind.write(source, place)] for name, (kind, place) in asked.items()}

@@ -63,8 +63,8 @@ class _Parser(argparse.ArgumentParser):
         if verb := re.match(r"argument VERB: invalid choice: '(.*)' \(choose from", message):
             if not _nearest(verb[1], VERBS) and shutil.which(verb[1]):
                 raise UserError(
-                    f"{verb[1]} is a program, and no verb of llm-perf.",
-                    f"Say what to do with it, as in: llm-perf profile -- {verb[1]} …",
+                    f"{verb[1]} is a program, not a verb of llm-perf.",
+                    f"Say what to do with it, for example: llm-perf profile -- {verb[1]} …",
                 )
             raise UserError(
                 f"There is no verb {verb[1]!r}{_nearest(verb[1], VERBS)}.",
@@ -183,14 +183,14 @@ def _explained(error: Exception) -> UserError | None:
     if isinstance(error, RuntimeError):
         fix = "Raise the limits of memory and processes (ulimit -a), or end other programs."
         no_thread = _NO_THREAD in str(error)
-        return UserError("The system gives this program no further thread.", fix) if no_thread else None
+        return UserError("The system does not allow this program another thread.", fix) if no_thread else None
     assert isinstance(error, OSError)
     try:
         Path.cwd()
     except FileNotFoundError:
         return UserError("The folder you are in was removed.", "Go to another one: cd")
     where = f": {error.filename}" if error.filename else ""
-    return UserError(f"The system refused{where}: {error.strerror or error}.", "Check rights and free space.")
+    return UserError(f"The system refused{where}: {error.strerror or error}.", "Check permissions and free space.")
 
 
 def _print_error(error: UserError, as_json: bool) -> None:

@@ -13,8 +13,8 @@ HELP = "serve finished runs to an agent (Model Context Protocol, read-only, over
 DESCRIPTION = """\
 Answers the questions of an agent about runs, reports and recordings below one folder: list_runs, answer, regions,
 kernels, lines, compare and evidence. It reads only, opens nothing outside the folder, and speaks over standard input
-and output: no port is opened. Needs the extra: pip install 'llm-perf-opt[mcp]'. Your agent starts it; by hand there is
-nothing to see. --json lists the questions and ends.
+and output: no port is opened. Needs the extra: pip install 'llm-perf-opt[mcp]'. Your agent starts it; it
+prints nothing for people. --json lists the questions and exits.
 """
 EXAMPLES = """\
 examples:

@@ -16,7 +16,7 @@ HELP = "open the page of a run in the browser"
 DESCRIPTION = """\
 Opens the page of a run, a comparison, a trial, a sweep or a history: report.html, compare.html and so on in the folder, or
 the file you name. Without RUN, it opens the newest run below tmp/profile-output. If there is no browser, the path is printed.
-A page from somebody else is a program for your browser: build it again from the recordings with llm-perf report.
+A page from somebody else can run any code in your browser: build it again from the recordings with llm-perf report.
 """
 EXAMPLES = """\
 examples:

@@ -91,7 +91,7 @@ def resume(arguments: argparse.Namespace) -> int:
         if not option.on_resume:
             raise UserError(
                 f"{option.flag} cannot be given with --resume: the options are those of the run.",
-                f"Leave {option.flag} away, or start a new run.",
+                f"Leave out {option.flag}, or start a new run.",
             )
     changed = {option.dest: getattr(arguments, option.dest) for option in given if option.to}
     shown = {"as_json": arguments.json, "quiet": arguments.quiet}
@@ -116,6 +116,6 @@ def _started_in(folder: str) -> contextlib.AbstractContextManager[None]:
     if not Path(folder).is_dir():
         raise UserError(
             f"The folder where this run was started is gone: {folder or '(unknown)'}.",
-            "Make it again as it was, or start a new run.",
+            "Create it again as it was, or start a new run.",
         )
     return contextlib.chdir(folder)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 HELP = "report on recordings that you already have"
 DESCRIPTION = """\
-Reads nsys SQLite, .nsys-rep (where nsys is installed), .ncu-rep, ncu CSV and PyTorch traces, each also
+Reads nsys SQLite, .nsys-rep (if nsys is installed), .ncu-rep, ncu CSV and PyTorch traces, each also
 as .gz or .xz, or a run directory, and writes one report. A timeline and the counters of the same
 program are joined; several ranks become scopes. A finished report.json is shown, or written again with --out.
 """
@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     request = report_request(values_of(arguments))
     if request.out == "":
-        raise UserError("--out was given an empty folder name.", "Give a folder, or leave --out away.")
+        raise UserError("--out was given an empty folder name.", "Give a folder, or leave out --out.")
     formats: Collection[str] = FORMATS if request.formats is None else parse_formats(request.formats)
     first, inside = arguments.input[0], len(arguments.input) == 1 and Path(arguments.input[0]).is_dir()
     finished = _finished(arguments.input, request)
@@ -69,13 +69,13 @@ def run(arguments: argparse.Namespace) -> int:
         formats = ()  # it has its files already
     out = Path(request.out or (first if inside and not (finished and formats) else f"{stem(first)}-report"))
     if finished and formats and out.is_dir() and (out.samefile(first) or out.samefile(Path(first).parent)):
-        raise UserError(f"{out} holds the report that is to be read.", "Choose another folder with --out.")
+        raise UserError(f"{out} contains the report that you want to read.", "Choose another folder with --out.")
     silent = arguments.json or arguments.quiet
     report = finished or make_report(
         arguments.input, request.report, quiet=silent, calibration=request.calibration, formats=formats
     )
     if finished and inside and not silent:
-        print(f"{first} has no recordings any more: this is the report that was made from them.", file=sys.stderr)
+        print(f"{first} no longer has recordings: this is the report that was made from them.", file=sys.stderr)
     showing = Showing(arguments.json, request.strict, quiet=arguments.quiet)
     regions = INSIDE_RUN if inside and not finished else BESIDE
     return publish(report, out, formats, regions=regions, top=request.report.top, showing=showing, force=request.force)
@@ -93,7 +93,7 @@ def _finished(paths: list[str], request: ReportRequest) -> NCUProfileRegionRepor
     asked = request.report
     if asked.kernel_include or asked.kernel_exclude:
         raise UserError(
-            f"{path} is a finished report: its kernels can no longer be chosen.", "Give the recordings instead."
+            f"{path} is a finished report: its kernels can no longer be selected.", "Give the recordings instead."
         )
     from llm_perf_opt.api.result import open_report
 

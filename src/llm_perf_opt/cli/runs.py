@@ -108,7 +108,7 @@ def _list(arguments: argparse.Namespace) -> int:
         if result := _result(run_):
             print(f"{'':<20}  {result}")
     if found.runs:
-        print(f"{len(found.runs)} run{'s' if len(found.runs) != 1 else ''}, {_size(found.bytes)} in all")
+        print(f"{len(found.runs)} run{'s' if len(found.runs) != 1 else ''}, {_size(found.bytes)} in total")
     for path, reason in found.others:
         print(f"not a run: {_shown(path)} ({reason})")
     return int(ExitCode.DONE)
@@ -295,7 +295,7 @@ def _prune(arguments: argparse.Namespace) -> int:
     from llm_perf_opt.rundir.prune import carry_out, decide
 
     if arguments.keep is None and arguments.max_size is None:
-        raise UserError("Nothing says which runs are to stay.", "Give --keep N, --max-size 2GB, or both.")
+        raise UserError("It is not clear which runs to keep.", "Give --keep N, --max-size 2GB, or both.")
     limit = None if arguments.max_size is None else bytes_of(arguments.max_size)
     folder = Path(arguments.folder) if arguments.folder else RUNS
     inventory = take_inventory(folder)
@@ -349,7 +349,7 @@ def _say_pruned(decision: Decision, others: Iterable[tuple[Path, str]], *, done:
         print(f"left {_shown(run_.path)} ({run_.state}): {_shown(reason, 400)}")
     for path, reason in others:
         print(f"left {_shown(path)}: {reason}")
-    print(f"{'Freed' if done else 'This would free'} {_size(freed)}; {_size(decision.bytes_left)} of runs stay.")
+    print(f"{'Freed' if done else 'This would free'} {_size(freed)}; {_size(decision.bytes_left)} of runs remain.")
     if decision.too_large:
         print("That is more than the limit: what is left cannot be removed here.")
     if not done and decision.removals:

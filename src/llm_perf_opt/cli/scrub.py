@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 HELP = "make a copy of a run or a recording that can be shared"
 DESCRIPTION = """\
 Makes a copy without the environment, the command line, secrets, host and user names and the paths of your
-home: a recording of nsys carries all of them, and is rebuilt from what a report reads. Regions, times and
+home. A recording of nsys contains all of them; it is rebuilt from what a report reads. Regions, times and
 counters stay exactly as they are. What cannot be cleaned (.nsys-rep) is dropped, and so are unknown files
 and what the program printed; all are named. The copy is then searched for every known secret,
-and its report compared with that of the original; if either fails, nothing is written.
+and its report is compared with that of the original; if either check fails, nothing is written.
 """
 EXAMPLES = """\
 examples:
@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     inputs = [Path(path) for path in dict.fromkeys(arguments.input)]
     if len(inputs) > 1 and any(path.is_dir() for path in inputs):
-        raise UserError("Only one run can be scrubbed at a time.", "Call llm-perf scrub for each of them.")
+        raise UserError("Only one run can be scrubbed at a time.", "Run llm-perf scrub for each of them.")
     out = Path(arguments.out or f"{stem(arguments.input[0])}-scrubbed")
     if not arguments.in_place:
         _refuse_what_is_there(out, inputs)
@@ -86,10 +86,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _refuse_what_is_there(out: Path, inputs: list[Path]) -> None:
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise UserError(f"{out} is already there and not empty.", "Choose another folder with --out.")
+        raise UserError(f"{out} already exists and is not empty.", "Choose another folder with --out.")
     for path in inputs:
         if path.is_dir() and out.absolute().resolve().is_relative_to(path.resolve()):
-            raise UserError(f"{out} lies inside the run itself.", "Choose a folder outside of it with --out.")
+            raise UserError(f"{out} is inside the run itself.", "Choose a folder outside of it with --out.")
 
 
 def _compare(result: Result) -> list[str]:

@@ -9,7 +9,7 @@ from llm_perf_opt.errors import ExitCode
 
 HELP = "try fixes without changing your code: what each gains, and whether the results stay the same"
 DESCRIPTION = """\
-Measures CMD, and applies each suggested fix for which there is a lever from outside, alternating timed runs with and
+Measures CMD, and applies each suggested fix that has a lever from outside, alternating timed runs with and
 without it. Levers that do not take effect, or that change what the program computes, are detected and not timed. None
 of your files are changed; the code to write is printed at the end.
 Without Nsight Systems there are no suggested fixes: levers that fit what the program does are tried.
@@ -55,10 +55,10 @@ def _list(*, as_json: bool) -> int:
         )
         return int(ExitCode.DONE)
     for lever in all_levers().values():
-        print(f"{lever.name}\n    {lever.about}\n    May change: {lever.changes}. Asked for by: {_rules(lever.rules)}")
+        print(f"{lever.name}\n    {lever.about}\n    May change: {lever.changes}. Suggested by: {_rules(lever.rules)}")
         print(f"    Write: {lever.patch.splitlines()[0]}" + (" …" if "\n" in lever.patch else ""))
     return int(ExitCode.DONE)
 
 
 def _rules(rules: tuple[str, ...]) -> str:
-    return ", ".join(rules) or "no fix; name it"
+    return ", ".join(rules) or "no fix (name it with --levers)"

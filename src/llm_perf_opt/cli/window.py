@@ -35,9 +35,11 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         state = read_json(folder / MANIFEST).get("state")
     except (OSError, ValueError, AttributeError) as error:
-        raise UserError(f"{folder} is no run directory.", "Give the directory that llm-perf printed.") from error
+        raise UserError(f"{folder} is not a run directory.", "Give the directory that llm-perf printed.") from error
     if state != "running":
-        raise UserError(f"The run in {folder} does not go on: it is {state}.", "Start it again with llm-perf measure.")
+        raise UserError(
+            f"The run in {folder} is not in progress: it is {state}.", "Start it again with llm-perf measure."
+        )
     (folder / ASKED[arguments.action]).touch()
     if arguments.json:
         print_json({"run": str(folder), "asked": arguments.action})

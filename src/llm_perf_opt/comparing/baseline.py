@@ -115,7 +115,7 @@ def read_baseline(path: Path) -> Side:
         if content["llm_perf_baseline"] != _VERSION:
             raise UnreadableInput(
                 f"{path.name} is a baseline of another version of llm-perf.",
-                f"Write it anew: llm-perf compare RUN --save-baseline {path.name}",
+                f"Write it again: llm-perf compare RUN --save-baseline {path.name}",
             )
         side = Side(
             label=str(content["label"]),
@@ -136,8 +136,8 @@ def read_baseline(path: Path) -> Side:
             side.regions[region.key] = region
     except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError, OverflowError) as error:
         raise UnreadableInput(
-            f"{path} is no baseline that can be read ({type(error).__name__}).",
-            "Write it anew: llm-perf compare RUN --save-baseline FILE",
+            f"{path} is not a baseline that can be read ({type(error).__name__}).",
+            "Write it again: llm-perf compare RUN --save-baseline FILE",
         ) from error
     return side
 

@@ -52,11 +52,11 @@ def read_budgets(path: Path) -> list[Limit]:
     try:
         content = tomllib.loads(read_text(path, 1 << 20))
     except (OSError, ValueError) as error:
-        raise UserError(f"{path} holds no budgets that can be read: {error}.", "See docs/compare.md.") from error
+        raise UserError(f"{path} contains no budgets that can be read: {error}.", "See docs/compare.md.") from error
     found = []
     for pattern, limits in content.items():
         if not isinstance(limits, dict):
-            raise UserError(f"{path}: {pattern} is no table.", f'Write a table a region: ["{pattern}"]')
+            raise UserError(f"{path}: {pattern} is not a table.", f'Write one table per region: ["{pattern}"]')
         RegionFilter.of([pattern], [])  # refuses what is no pattern
         found += [Limit(pattern, what, _amount(path, what, most)) for what, most in limits.items()]
     return found
@@ -76,7 +76,7 @@ def _amount(path: Path, what: str, value: Any) -> float:
     if what != TIME and what not in COUNTED:
         raise UserError(f"{path}: there is no budget of {what!r}.", f"Choose from time, {', '.join(COUNTED)}.")
     form = '"12ms"' if what == TIME else '"20GB" or a number' if what in BYTES else "a number"
-    raise UserError(f"{path}: {what} = {value!r} is no amount.", f"Write {form}.")
+    raise UserError(f"{path}: {what} = {value!r} is not an amount.", f"Write {form}.")
 
 
 def check_budgets(limits: list[Limit], side: Side, regions: list[RegionComparison]) -> list[dict[str, Any]]:

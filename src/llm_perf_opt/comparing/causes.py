@@ -161,7 +161,7 @@ def _work_ratio(old: KernelUse, now: KernelUse, how: str) -> tuple[float, str]:
     ratios = []
     for what, before, after in (("FLOP", old.flops, now.flops), ("B of DRAM", old.dram, now.dram)):
         if before and after:
-            ratios.append((after / before, f"{quantity(before, '')} → {quantity(after, '')} {what} a launch"))
+            ratios.append((after / before, f"{quantity(before, '')} → {quantity(after, '')} {what} per launch"))
     if ratios:
         ratio, why = max(ratios, key=lambda one: one[0])
         return (ratio, why) if abs(ratio - 1) > _MORE_WORK else (1.0, "")
@@ -178,7 +178,7 @@ def _work_ratio(old: KernelUse, now: KernelUse, how: str) -> tuple[float, str]:
 
 
 def _pace(name: str, use: KernelUse, each: Sequence[float]) -> str:
-    return f"{name}: {quantity(each[0], 'ns')} → {quantity(each[1], 'ns')} a launch, {count_text(use.calls)} of them"
+    return f"{name}: {quantity(each[0], 'ns')} → {quantity(each[1], 'ns')} per launch, {count_text(use.calls)} of them"
 
 
 def _times(use: KernelUse, count: str) -> str:
@@ -186,7 +186,7 @@ def _times(use: KernelUse, count: str) -> str:
 
 
 def _side_by_side(delta: float) -> str:
-    return "less GPU work runs side by side" if delta > 0 else "more GPU work runs side by side"
+    return "less GPU work overlaps" if delta > 0 else "more GPU work overlaps"
 
 
 def _listed(found: list[Cause], change: float) -> list[Cause]:

@@ -55,8 +55,8 @@ def not_alike(base: Side, new: Side) -> tuple[list[str], list[str]]:
     if abs(more := waited_more(base, new)) >= CONTENDED:
         busy, idle = (new, base) if more > 0 else (base, new)
         notes.append(
-            f"The threads of {visible(busy.label, 60)} waited for a CPU {_percent(busy)} of the time that they could run, "
-            f"those of {visible(idle.label, 60)} {_percent(idle)}: other programs, or more threads than CPUs."
+            f"The threads of {visible(busy.label, 60)} waited for a CPU for {_percent(busy)} of the time in which they were ready, "
+            f"those of {visible(idle.label, 60)} for {_percent(idle)}: other programs, or more threads than CPUs."
         )
     return barred, notes
 

@@ -255,7 +255,7 @@ def _evaluate(
 
 def _what_would_settle(found: Difference, times: tuple[Times, Times], floor: float) -> str:
     if found.basis == NOTHING:
-        return "it ran too seldom to know its noise: measure both with llm-perf measure --runs 5"
+        return "it ran too rarely to know its noise: measure both with llm-perf measure --runs 5"
     half = (found.high - found.low) / 2
     if found.basis == INSTANCES:
         least = f"a change of less than {percent(math.expm1(half))}" if half < _NOTHING_TOLD else "no change"

@@ -32,7 +32,7 @@ def check_permission(facts: Facts) -> list[Check]:
         return [_refused(name, _rule(facts), facts)]
     if restricted is None and not _privileged(facts):
         text = f"not known: {_rule(facts)}, and this is neither root nor a process with CAP_SYS_ADMIN"
-        why = "most drivers let administrators alone read counters"
+        why = "most drivers let only administrators read counters"
         return [Check(name, "warning", text, why, "llm-perf doctor  (without --no-try)")]
     return [Check(name, "ok", _rule(facts))]
 
@@ -53,8 +53,8 @@ def check_others(facts: Facts) -> list[Check]:
     if not facts.processes:
         if not taken:
             return [Check(name, "ok", "none is running")]
-        text = "another tool holds the counters and cannot be seen from here"
-        fix = "dcgmi profile --pause  (on the host, where this is a container; afterwards --resume)"
+        text = "another tool uses the counters and cannot be seen from here"
+        fix = "dcgmi profile --pause  (on the host, if this is a container; --resume afterwards)"
         return [Check(name, "error", text, why, fix, COUNTERS)]
     named, stops = [], []
     for process in facts.processes:
@@ -98,7 +98,7 @@ def check_config_files(facts: Facts) -> Iterator[Check]:
             yield Check(f"settings of {tool}", "ok", f"{file.path} sets nothing")
             continue
         text = f"{file.path} sets: {' | '.join(file.lines)}"
-        why = f"{tool} reads it in every run here, and no command line shows it: filters and metrics may differ from what was asked"
+        why = f"{tool} reads it in every run here, although no command line shows it: filters and metrics may differ from those requested"
         fix = f"mv '{file.path}' '{file.path}.off'" + ("  (or give ncu --config-file off)" if tool == "ncu" else "")
         yield Check(f"settings of {tool}", "warning", text, why, fix)
 
@@ -119,7 +119,7 @@ def _rule(facts: Facts) -> str:
     who = "root" if facts.privileges.root else "not root"
     where = ", in a container" if facts.privileges.container else ""
     privilege = "with" if _privileged(facts) else "without"
-    return f"the driver lets administrators alone read them, and this is {who}{where}, {privilege} the capability"
+    return f"the driver lets only administrators read them, and this is {who}{where}, {privilege} the capability"
 
 
 def _refused(name: str, found: str, facts: Facts) -> Check:

@@ -16,7 +16,7 @@ _RESTART = "docker run --gpus all …  (a container that lost its GPU must be st
 # What nvidia-smi says, and what helps.
 _DRIVER_FIXES = {
     "version mismatch": "sudo reboot  (the driver was updated while it was loaded)",
-    "communicate with the NVIDIA driver": "sudo modprobe nvidia && nvidia-smi  (where that fails: install the driver for this kernel, and look at dmesg)",
+    "communicate with the NVIDIA driver": "sudo modprobe nvidia && nvidia-smi  (if that fails: install the driver for this kernel, and look at dmesg)",
     "did not answer": "dmesg | grep -i -E 'nvrm|xid'  (a GPU that fell off the bus needs a reboot)",
     "Insufficient Permissions": _RESTART,
     "Unknown Error": _RESTART,
@@ -87,7 +87,7 @@ def check_gpu(facts: Facts) -> list[Check]:
         why = "clocks, memory and other users of the GPU cannot be recorded with the run"
         problem = "is not there" if query is None else f"says: {_said(facts)}"
         return [Check("GPU", "warning", f"{tried.device}, but nvidia-smi {problem}", why, _WITH_DRIVER)]
-    why = "without a GPU there is nothing to profile; recordings can be read all the same"
+    why = "without a GPU there is nothing to profile; recordings can still be read"
     if query is None and not facts.gpu.device_nodes:
         found_text = "no NVIDIA GPU: there is neither nvidia-smi nor /dev/nvidia*"
         start = "docker run --gpus all …  (on a machine with a GPU); or " if facts.privileges.container else ""
@@ -98,7 +98,7 @@ def check_gpu(facts: Facts) -> list[Check]:
     said = _said(facts)
     if "No devices were found" in said or (query.exit_code == 0 and not said):
         fix = "lspci | grep -i nvidia; dmesg"
-        return [Check("GPU", "missing", "nvidia-smi runs and finds no devices", why, fix, BOTH)]
+        return [Check("GPU", "missing", "nvidia-smi runs but finds no devices", why, fix, BOTH)]
     fix = next(fix for sign, fix in _DRIVER_FIXES.items() if sign in said)
     return [Check("GPU", "error", f"nvidia-smi fails: {said}", why, fix, BOTH)]
 
@@ -138,12 +138,12 @@ def check_use(facts: Facts) -> Iterator[Check]:
     used = max(d.used_mib or 0 for d in found)
     busy = max(d.busy_percent or 0 for d in found)
     name = "use of the GPU"
-    why = "others on the GPU change what is measured, and kernel replay may lack the memory to save and restore"
+    why = "other users of the GPU change what is measured, and kernel replay may lack the memory to save and restore"
     fix = "nvidia-smi  (wait for them, stop them, or choose another GPU: export CUDA_VISIBLE_DEVICES=N)"
     if users:
         yield Check(name, "warning", f"in use by {'; '.join(users)}", why, fix)
     elif used > _MUCH_MEMORY_MIB or busy > _BUSY_PERCENT:
-        text = f"{used / 1024:.1f} GiB of its memory and {busy} % of its time are in use by processes not to be seen from here"
+        text = f"{used / 1024:.1f} GiB of its memory and {busy} % of its time are in use by processes that cannot be seen from here"
         yield Check(name, "warning", text, why, fix)
     else:
         yield Check(name, "ok", "nobody else uses it")
@@ -203,7 +203,7 @@ def _compute_mode(found: list[Device], in_use: bool) -> list[Check]:
         text = "the compute mode is Prohibited: no program may use CUDA"
         return [Check("compute mode", "error", text, "nothing can run on the GPU", fix, BOTH)]
     if "Exclusive_Process" in modes:
-        why = "a program of several processes on one GPU fails, and so does one beside any other user"
+        why = "a program with several processes on one GPU fails, and so does any program while somebody else uses the GPU"
         text = "the compute mode is Exclusive_Process: one process at a time"
         if in_use and len(found) == 1:
             return [Check("compute mode", "error", f"{text}, and another one is there", why, fix, BOTH)]

@@ -14,7 +14,7 @@ from llm_perf_opt.nsight.messages import TEXTS
 
 _NAMES = {"nsys": "Nsight Systems", "ncu": "Nsight Compute"}
 _WHY = {
-    "nsys": "it takes the timeline: which kernel ran when, for how long, in which region",
+    "nsys": "it records the timeline: which kernel ran when, for how long, in which region",
     "ncu": "it reads the hardware counters: bytes, FLOPs, what limits a kernel",
 }
 
@@ -22,7 +22,7 @@ _WHY = {
 _LOST = {
     "--nvtx-push-pop-scope": "counters of backward passes, which autograd launches from a thread of its own, cannot be chosen by region",
     "--import-sass": "reports are larger, because the machine code cannot be left out of them",
-    "--clock-control": "clocks are locked or not as this version likes",
+    "--clock-control": "this version decides whether clocks are locked",
     "--cache-control": "caches are flushed before every kernel, and DRAM figures are too large",
 }
 
@@ -55,9 +55,9 @@ def check_sampling(facts: Facts) -> list[Check]:
         return []
     name = "bytes of the whole GPU"
     if not why_not:
-        return [Check(name, "ok", "nsys can sample them beside the timeline")]
-    why = "bytes of a region are then its kernels' added up, which is less exact"
-    fix = "dcgmi profile --pause  (where DCGM samples the GPU), or end the other profiler: nvidia-smi"
+        return [Check(name, "ok", "nsys can sample them along with the timeline")]
+    why = "the bytes of a region are then the sum over its kernels, which is less exact"
+    fix = "dcgmi profile --pause  (if DCGM samples the GPU), or end the other profiler: nvidia-smi"
     return [Check(name, "warning", why_not, why, fix)]
 
 
@@ -72,16 +72,16 @@ def check_importer(facts: Facts) -> list[Check]:
     name, importer = "nsys importer", facts.importer
     missing = missing_libraries(facts)
     if worked(facts, "nsys"):
-        return [Check(name, "ok", "made a report of what was recorded")]
+        return [Check(name, "ok", "made a report from what was recorded")]
     if missing:
         why = "without them nsys records the program, exits 0 and leaves a .qdstrm that nothing can read"
         text = f"does not start: {', '.join(missing)} cannot be found"
         return [Check(name, "missing", text, why, install_libraries(missing, facts), TIMELINE)]
     if importer.path is None:
-        return [Check(name, "ok", "is not beside nsys, so its libraries were not checked")]
+        return [Check(name, "ok", "is not next to nsys, so its libraries were not checked")]
     if importer.libraries is None or importer.libraries.exit_code != 0:
         return [Check(name, "ok", f"{importer.path}; its libraries could not be checked without ldd")]
-    return [Check(name, "ok", "all its libraries are there")]
+    return [Check(name, "ok", "all its libraries were found")]
 
 
 def check_timeline(facts: Facts) -> list[Check]:
@@ -120,7 +120,7 @@ def check_counters(facts: Facts) -> list[Check]:
             Check(name, "error", f"{text}; no instructions were counted", why, "nvidia-smi -q; ncu --version", COUNTERS)
         ]
     if not any(name in trial.counters for name in DRAM):
-        why = "this GPU or driver gives no DRAM traffic; the roofline has no memory side"
+        why = "this GPU or driver reports no DRAM traffic, so the roofline has no memory part"
         return [Check(name, "warning", f"{text}; no DRAM counter", why, "ncu --query-metrics | grep -i bytes")]
     return [Check(name, "ok", text)]
 
@@ -158,7 +158,7 @@ def _install(tool: str, facts: Facts) -> str:
     product = _NAMES[tool].lower().replace(" ", "-")
     return (
         f"{_installer(facts)} cuda-{product}-13-0  (from NVIDIA's package repository, or the one of your CUDA version; "
-        f"or https://developer.nvidia.com/{product}; one that is elsewhere: export LLM_PERF_{tool.upper()}=/path/to/{tool})"
+        f"or https://developer.nvidia.com/{product}; if it is elsewhere: export LLM_PERF_{tool.upper()}=/path/to/{tool})"
     )
 
 

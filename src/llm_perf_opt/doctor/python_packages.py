@@ -63,7 +63,7 @@ def find_packages() -> list[Package]:
     answer = _ask_python(_ASK_PACKAGES, asked)
     if isinstance(answer, list):
         return cattrs.structure(answer, list[Package])
-    return [Package(name, problem=f"Python could not be asked: {answer}") for name in _PACKAGES]
+    return [Package(name, problem=f"Python could not be queried: {answer}") for name in _PACKAGES]
 
 
 def find_torch() -> Torch:

@@ -13,12 +13,12 @@ _SMALL_HOME, _SMALL_SHARED = 50_000_000, 60_000_000
 _FEW_FILES = 1024
 _PACKAGE_WHY = {
     "ncu-report": "it reads the reports of ncu: without it counters cannot be reported; NVIDIA's, under NVIDIA's licence",
-    "nvtx": "models of this package mark their stages with it; programs that use torch.cuda.nvtx do not need it",
+    "nvtx": "the built-in models mark their stages with it; programs that use torch.cuda.nvtx do not need it",
     "hydra-core": "the runners (python -m llm_perf_opt.runners…) are built on it",
 }
 _ROLES = {
     "working folder": ("recordings go there", "cd to another folder, or give one with --out"),
-    "temporary folder": ("nsys writes its raw stream there, gigabytes of it", "export TMPDIR=/path/with/space"),
+    "temporary folder": ("nsys writes its raw stream there, which can be gigabytes", "export TMPDIR=/path/with/space"),
     "home folder": ("ncu writes its section files to $HOME/Documents", "export HOME=/path/that/can/be/written"),
     "shared memory": ("data loaders and collectives of PyTorch need it", "docker run --shm-size 8g …"),
 }
@@ -32,7 +32,7 @@ def check_packages(facts: Facts) -> list[Check]:
 def check_models(facts: Facts) -> list[Check]:
     """PyTorch and transformers: needed only to run a model of this package."""
     found = next((p.version for p in facts.packages if p.name == "transformers"), "")
-    text = found or "not installed; only models of this package need it (pip install transformers)"
+    text = found or "not installed; only the built-in models need it (pip install transformers)"
     return [_torch(facts), *([] if found == "" or facts.torch.version is None else [Check("transformers", "ok", text)])]
 
 
@@ -42,7 +42,7 @@ def _torch(facts: Facts) -> Check:
     why = "programs that use PyTorch would run on the CPU or fail"
     fix = "python -c 'import torch; print(torch.zeros(1).cuda())'"
     if torch.version is None:
-        return Check(name, "ok", "not installed; only models of this package need it (pip install torch)")
+        return Check(name, "ok", "not installed; only the built-in models need it (pip install torch)")
     if torch.problem:
         return Check(name, "warning", f"{torch.version}: {torch.problem}", why, fix)
     if not has_gpu(facts):
@@ -64,7 +64,7 @@ def check_limits(facts: Facts) -> Iterator[Check]:
     """What the system forbids this process; little of it matters to the profilers."""
     if facts.open_files is not None and facts.open_files < _FEW_FILES:
         text = f"this shell may open {facts.open_files} files at once"
-        yield Check("open files", "warning", text, "nsys opens many while it writes a report", "ulimit -n 4096")
+        yield Check("open files", "warning", text, "nsys opens many files while it writes a report", "ulimit -n 4096")
     notes = {
         f"container ({facts.privileges.container})": facts.privileges.container,
         "seccomp filter on": facts.privileges.seccomp,
@@ -79,9 +79,9 @@ def check_limits(facts: Facts) -> Iterator[Check]:
 def check_secrets(facts: Facts) -> list[Check]:
     """What a recording of nsys would carry away."""
     names = facts.secret_variables
-    why = "a recording of nsys (.nsys-rep and .sqlite) carries the whole environment of the program, values included"
+    why = "a recording of nsys (.nsys-rep and .sqlite) contains the whole environment of the program, values included"
     if not names:
-        text = "no variable of this shell looks like a secret; recordings of nsys carry the environment all the same"
+        text = "no variable of this shell looks like a secret; recordings of nsys contain the environment anyway"
         return [Check("secrets", "ok", text)]
     listed = ", ".join(names[:12]) + (f" and {len(names) - 12} more" if len(names) > 12 else "")
     text = f"{len(names)} variable{'s' if len(names) > 1 else ''} of this shell would be in every timeline: {listed}"

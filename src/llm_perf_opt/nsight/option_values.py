@@ -94,14 +94,14 @@ def workload(work_argv: Sequence[StrPath], tool: str) -> list[str]:
     if isinstance(work_argv, (str, bytes)):
         raise UserError(
             "The program to profile was given as one string.",
-            "Give a list, one element for each argument; no shell takes strings apart here.",
+            "Give a list, one element for each argument; no shell splits strings here.",
         )
     argv = [os.fspath(part) for part in work_argv]
     if not argv or not argv[0]:
         raise UserError("There is no program to profile.", "Give its command after --, as in: -- python script.py")
     if argv[0].startswith("-"):
         raise UserError(
-            f"The command to profile begins with {argv[0]!r}, which {tool} would take for an option of its own.",
+            f"The command to profile begins with {argv[0]!r}, which {tool} would take for one of its options.",
             "Give the program first, then its arguments.",
         )
     return argv

@@ -247,5 +247,5 @@ def _output(argv: Argv, timeout_s: float | None = None) -> str:
 def _ask_now(argv: Argv, timeout_s: float | None = None) -> str:
     answer = ask(argv, timeout_s=timeout_s, together=True)
     if answer.exit_code is None:
-        raise MissingTool(f"{' '.join(argv)}: {answer.errors}.", "Try it by hand, and see: ulimit -a")
+        raise MissingTool(f"{' '.join(argv)}: {answer.errors}.", "Run it by hand, and check: ulimit -a")
     return answer.output

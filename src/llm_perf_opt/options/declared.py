@@ -295,7 +295,7 @@ _COMMAND_LINE: tuple[Option[Any], ...] = (
     ),
     Option(
         flag="--budgets", metavar="FILE", verbs=("compare",),
-        help="A TOML file with limits for regions of the new run.",
+        help="Limits for regions of the new run, in a TOML file.",
     ),
     Option(
         flag="--save-baseline", metavar="FILE", verbs=("compare",),

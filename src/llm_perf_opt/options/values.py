@@ -44,6 +44,6 @@ def local_address(url: str) -> tuple[str, int, str]:
         scheme, host, port, path = "", None, 0, ""
     if scheme not in ("", "http") or host is None or host not in _LOCAL:
         raise UserError(
-            f"{url} is no server on this machine.", "Give a local address, as in --url http://127.0.0.1:8000"
+            f"{url} is not a server on this machine.", "Give a local address, as in --url http://127.0.0.1:8000"
         )
     return host, port, path.rstrip("/").removesuffix("/v1")

@@ -279,7 +279,7 @@ class Guarded:
             os.close(self._pipe)
             raise UserError(
                 f"{Path(argv[0]).name} could not be started: {error.strerror or error} ({error.filename or log}).",
-                "Look at free space (df -h), the rights of the run directory, and the limits of the system (ulimit -a).",
+                "Look at free space (df -h), the permissions of the run directory, and the limits of the system (ulimit -a).",
                 ExitCode.NOTHING_CAPTURED,
             ) from error
         finally:

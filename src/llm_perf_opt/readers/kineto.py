@@ -399,7 +399,7 @@ def _remaining_text(stream: BinaryIO, trace: Trace, source: str, helper: Helper 
         chunks = Chunks(unpacked_parts(stream, source), trace.add_all, trace.code, helper)
     except (EOFError, gzip.BadGzipFile, zlib.error):
         raise UnreadableInput(
-            f"{source} is a gzip file that is cut off or damaged.", "Copy or record it again."
+            f"{source} is a gzip file that is truncated or damaged.", "Copy or record it again."
         ) from None
     trace.events += chunks.dropped
     encoding = json.detect_encoding(chunks.rest)
@@ -421,7 +421,7 @@ def _read_object(json_text: JsonText, at: int, trace: Trace, about: dict[str, An
             if value_at == len(json_text.text):
                 raise Damaged(value_at)
             if not json_text.text.startswith("[", value_at):
-                raise _NotATrace("is JSON whose `traceEvents` is no list")
+                raise _NotATrace("is JSON whose `traceEvents` is not a list")
             return json_text.list(value_at, trace.add)
         value, end = json_text.value(value_at)
         if key in _ABOUT:
@@ -439,7 +439,7 @@ def _read_list(json_text: JsonText, at: int, trace: Trace) -> int:
     """Chrome's older format is the list of events alone."""
     end = json_text.list(at, trace.add)
     if trace.malformed and not trace.events:
-        raise _NotATrace("is a JSON list of something else than events")
+        raise _NotATrace("is a JSON list of something other than events")
     return end
 
 
@@ -469,7 +469,7 @@ def read_kineto(stream: BinaryIO, source: str, helper: Helper | None = None) -> 
     except _NotATrace as what:
         raise UnreadableInput(f"{source} {what}.", _EXPECTED) from None
     except NoEvents:
-        raise UnreadableInput(f"{source} is a JSON list of something else than events.", _EXPECTED) from None
+        raise UnreadableInput(f"{source} is a JSON list of something other than events.", _EXPECTED) from None
     except Damaged as damage:
         # A cut literal (`tru`, `\\u12`, `-`) is found a few characters before the end.
         if damage.at >= len(json_text.text.rstrip()) - len("\\u123"):

@@ -129,7 +129,7 @@ def read_measured(file: Path, source: str | None = None) -> Timeline:
     found, gpus = _content(file)
     if not found:
         raise UnreadableInput(
-            f"{file.name} holds no times: the program opened no range that could be timed, or was stopped before one had ended.",
+            f"{file.name} has no times: the program opened no range that could be timed, or was stopped before one had ended.",
             "Mark stages in it with torch.cuda.nvtx.range or nvtx.annotate, or add: --annotate stages",
         )
     strings: dict[str, int] = {}
@@ -233,7 +233,7 @@ def _content(file: Path) -> tuple[list[_OfProcess], list[GpuSamples]]:
         found = [_process(process) for process in content["processes"]]
         gpus = [_gpu(run, gpu) for run, seen in enumerate(content["gpus"]) for gpu in seen]
     except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
-        raise UnreadableInput(f"{file.name} holds no measured times ({error}).", _AGAIN) from error
+        raise UnreadableInput(f"{file.name} has no measured times ({error}).", _AGAIN) from error
     checked = [evolve(p, rows=_sensible(p.rows, len(p.names))) for p in found]
     return [process for process in checked if len(process.rows)], [gpu for gpu in gpus if len(gpu.time)]
 

@@ -22,7 +22,7 @@ def refuse_if_too_large(source: str, needed: int, what: str) -> None:
     free = free_bytes()
     if free is not None and needed > free:
         raise UserError(
-            f"{source} needs about {needed / 1e9:.1f} GB of memory ({what}), and {free / 1e9:.1f} GB are free.",
+            f"{source} needs about {needed / 1e9:.1f} GB of memory ({what}), but only {free / 1e9:.1f} GB are free.",
             "Use a machine with more memory, or record a shorter part: nsys profile --duration SECONDS, or --capture-range.",
         )
 

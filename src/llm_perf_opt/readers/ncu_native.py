@@ -65,7 +65,7 @@ def native_results(path: Path, source: str, counters: CounterSet) -> Iterator[Ac
     except ImportError as error:
         raise MissingTool(
             f"{source} is an Nsight Compute report, and the package that reads them is not installed.",
-            "Install NVIDIA's reader: pip install ncu-report  (an installed ncu brings it, too), or export the report: ncu --import FILE --csv --page raw",
+            "Install NVIDIA's reader: pip install ncu-report  (an installed ncu contains it, too), or export the report: ncu --import FILE --csv --page raw",
         ) from error
     try:
         with path.open("rb") as file:
@@ -77,7 +77,7 @@ def native_results(path: Path, source: str, counters: CounterSet) -> Iterator[Ac
     except (RuntimeError, TypeError, AttributeError, ValueError, SystemError, OSError, LookupError) as error:
         # The reader does not check what it reads: damage surfaces as any of these, far from its cause.
         raise UnreadableInput(
-            f"{source} is a damaged Nsight Compute report: NVIDIA's reader gave up on it ({str(error)[:300]}).",
+            f"{source} is a damaged Nsight Compute report: NVIDIA's reader rejected it ({str(error)[:300]}).",
             "Copy the file again, or profile again.",
         ) from error
 

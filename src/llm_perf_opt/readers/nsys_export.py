@@ -193,14 +193,14 @@ def refuse_truncated(path: Path, source: str) -> None:
     with path.open("rb") as file:
         head = file.read(100)
     if len(head) < 100:
-        raise UnreadableInput(f"{source} is cut off: {len(head)} bytes are not even an SQLite header.")
+        raise UnreadableInput(f"{source} is truncated: {len(head)} bytes are not even an SQLite header.")
     page = int.from_bytes(head[16:18], "big")
     page = 65536 if page == 1 else page
     pages = int.from_bytes(head[28:32], "big")
     # The page count in the header is valid when these two counters agree (SQLite file format, 1.3.7).
     if head[24:28] == head[92:96] and page * pages > path.stat().st_size:
         raise UnreadableInput(
-            f"{source} is cut off: {path.stat().st_size:,} of {page * pages:,} bytes are there.",
+            f"{source} is truncated: {path.stat().st_size:,} of {page * pages:,} bytes are there.",
             "Copy or export the file again.",
         )
 

@@ -70,7 +70,7 @@ def _too_many(export: Export) -> bool:
     rows, free = export.size(SAMPLES), free_bytes()
     if free is None or rows * _BYTES_OF_A_ROW <= free:
         return False
-    needed = f"{rows * _BYTES_OF_A_ROW / 1e9:.1f} GB of memory, and {free / 1e9:.1f} GB are free"
+    needed = f"{rows * _BYTES_OF_A_ROW / 1e9:.1f} GB of memory, but only {free / 1e9:.1f} GB are free"
     _not_read(export, f"{rows:,} rows need about {needed}")
     return True
 

@@ -196,12 +196,12 @@ def unpack_here(path: str, target: str, gzipped: bool, most: int, source: str, *
                 out.write(part)
     except (EOFError, gzip.BadGzipFile, lzma.LZMAError, zlib.error) as error:
         raise UnreadableInput(
-            f"{source} is a compressed file that is cut off or damaged ({error}).", "Copy it again."
+            f"{source} is a compressed file that is truncated or damaged ({error}).", "Copy it again."
         ) from error
     except OSError as error:
         raise UnreadableInput(
             f"{source} cannot be unpacked: {error.strerror or error}.",
-            "Free some room, or set TMPDIR to a larger disk.",
+            "Free some space, or set TMPDIR to a larger disk.",
         ) from error
 
 
@@ -284,7 +284,7 @@ def _kind_of(head: bytes, source: str) -> str:
         raise UnreadableInput(f"{source} is a program, not a recording of one.", record)
     if text is not None and text.startswith(("NVTX Range,", "Time (%),", "Time,", "Start (ns),", "Start,", "Range,")):
         raise UnreadableInput(
-            f"{source} is a table printed by nsys stats, which has lost what a report needs.",
+            f"{source} is a table printed by nsys stats, which lacks what a report needs.",
             "Give the .sqlite or .nsys-rep it was made from.",
         )
     if text is not None and text.startswith(MEASURED):

@@ -248,7 +248,8 @@ def _as_raised(source: str, kind: str, message: str, fix: str) -> UserError:
 def _ended(source: str, code: int | None, limits: Limits) -> UnreadableInput:
     if code == -signal.SIGBUS:
         return UnreadableInput(
-            f"{source} was cut or rewritten while it was read.", "Wait until nothing writes to it, or give a copy."
+            f"{source} was truncated or rewritten while it was read.",
+            "Wait until nothing writes to it, or give a copy.",
         )
     if code == -signal.SIGXCPU:
         return _refused(source, f"reading it takes more than {limits.seconds} s, which no recording of its size does")

@@ -136,7 +136,7 @@ def refuse_unfinished(path: Path, source: str) -> None:
         with journal.open("rb") as file:
             if file.read(len(_HOT)) == _HOT:
                 raise UnreadableInput(
-                    f"{source} was not finished: whatever wrote it was interrupted, and left {journal.name} beside it.",
+                    f"{source} was not finished: whatever wrote it was interrupted, and left {journal.name} next to it.",
                     f"Let SQLite roll it back: sqlite3 {path.name} 'PRAGMA integrity_check'  or export it again.",
                 )
 
@@ -148,8 +148,8 @@ def log_of(path: Path, source: str) -> Path | None:
         return None
     if log.stat().st_size > _LARGEST_LOG + _LOG_PER_BYTE * path.stat().st_size:
         raise UnreadableInput(
-            f"{source} has a write-ahead log beside it ({log.name}) that is many times as large as itself.",
-            f"Let SQLite work it in: sqlite3 {path.name} 'PRAGMA wal_checkpoint(TRUNCATE)'",
+            f"{source} has a write-ahead log next to it ({log.name}) that is many times as large as itself.",
+            f"Let SQLite apply it: sqlite3 {path.name} 'PRAGMA wal_checkpoint(TRUNCATE)'",
         )
     return log
 
@@ -164,5 +164,5 @@ def settle_here(path: str, log: str, target: str, source: str, *, notes: Notes) 
             connection.execute("PRAGMA journal_mode = DELETE").fetchone()
     except sqlite3.DatabaseError as error:
         raise UnreadableInput(
-            f"{source} has a write-ahead log beside it that cannot be read ({error}).", "Copy or export it again."
+            f"{source} has a write-ahead log next to it that cannot be read ({error}).", "Copy or export it again."
         ) from error

@@ -14,7 +14,7 @@ from llm_perf_opt.regions.stacks import group_by
 def step_graphs(timeline: Timeline, steps: Int64s) -> Int64s:
     """Of some ranges: 1 where most of their kernels come from graphs, else 0; and the first node of the graph.
 
-    UNKNOWN where the recording holds no GPU work, and for graphs that it does not tell apart.
+    UNKNOWN where the recording has no GPU work, and for graphs that it does not tell apart.
     """
     found = np.full((len(steps), 2), UNKNOWN, dtype=np.int64)
     ranges, kernels, whole = timeline.ranges, timeline.kernels, timeline.graphs

@@ -278,7 +278,7 @@ def _whole(scope: Scope) -> list[str]:
     sentences = []
     if totals.kernel_count or totals.graph_launches:
         graphs = f" and {counted(totals.graph_launches, 'CUDA graph')}" if totals.graph_launches else ""
-        text = f"In all: {counted(totals.kernel_count, 'kernel')}{graphs}"
+        text = f"In total: {counted(totals.kernel_count, 'kernel')}{graphs}"
         text += f", {duration(gpu_time(totals))} of GPU time" if totals.gpu_time_ns is not None else ""
         if totals.unattributed_kernel_count:
             outside = share(totals.unattributed_gpu_time_ns, gpu_time(totals))
@@ -295,6 +295,6 @@ def _whole(scope: Scope) -> list[str]:
     if totals.adopted_kernel_count:
         sentences.append(
             f"{counted(totals.adopted_kernel_count, 'kernel')} came from threads with no range open (autograd, workers) "
-            "and count to the ranges of their process."
+            "and count towards the ranges of their process."
         )
     return sentences

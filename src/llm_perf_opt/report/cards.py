@@ -78,7 +78,7 @@ def _card(region: NCUProfileRegion, place: int, fixes: Sequence[str]) -> Card:
     wall, _ = evaluated_times(region)
     timed = wall is not None
     parts = _parts(region)
-    missing = "the recording holds no GPU work" if timed else "needs a timeline"
+    missing = "the recording has no GPU work" if timed else "needs a timeline"
     return Card(
         region,
         place,

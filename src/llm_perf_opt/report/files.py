@@ -58,9 +58,9 @@ def make_folder(path: Path, option: str = "") -> Path:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except FileExistsError as error:
-        raise UserError(f"{path} is a file, and a folder is needed there.", fix) from error
+        raise UserError(f"{path} is a file, but must be a folder.", fix) from error
     except OSError as error:
-        raise UserError(f"The folder {path} cannot be made: {error.strerror or error}.", fix) from error
+        raise UserError(f"The folder {path} cannot be created: {error.strerror or error}.", fix) from error
     return path
 
 
@@ -80,7 +80,7 @@ def replaceable(
         if path.is_symlink() or not path.exists():
             continue
         if not path.is_file():
-            raise UserError(f"{path} is no file.", "Write to another place.")
+            raise UserError(f"{path} is not a file.", "Write to another place.")
         if path.name in read_list(path.parent).files:
             foreign.append((path, "it belongs to the report there"))
         elif not is_ours(path):

@@ -58,7 +58,7 @@ def notices(view: View) -> list[Notice]:
     """A run that did not come to its end, errors, ranks that hold up the others, low confidence; warnings are counted."""
     report, found = view.report, list[Notice]()
     if state := _STATES.get(str(_run(report).get("state", ""))):
-        found.append(Notice("error", f"{state}. The numbers are of what was recorded until then."))
+        found.append(Notice("error", f"{state}. The numbers cover what was recorded until then."))
     errors = [d for d in report.diagnostics if d.severity == "error"]
     found += [
         Notice("error", visible(d.message, 600), visible(d.fix, 600) if d.fix else "") for d in errors[:_MOST_ERRORS]

@@ -49,7 +49,9 @@ def measured_columns(rows: list[LineRow]) -> tuple[list[str], list[list[str]]]:
 def known_words(performance: RegionPerformance) -> str:
     """How much of the kernel time the lines speak for."""
     if performance.lines_known is None:
-        words = "Which line launched a kernel is not in the recording; where the host was while the GPU waited is."
+        words = (
+            "The recording does not show which line launched a kernel, only where the host was while the GPU waited."
+        )
     else:
         words = f"The line is known for {percent(performance.lines_known)} of the kernel time."
     if performance.lines_are_functions:

@@ -244,7 +244,7 @@ def _coverage(report: NCUProfileRegionReport) -> list[str]:
     if coverage.signatures_scaled:
         lines[-1] += (
             f" {coverage.signatures_scaled} of the signatures, {share(coverage.gpu_time_scaled_ns, coverage.gpu_time_ns)} "
-            "of the GPU time, take the counters of the same kernel on a grid of nearly the same size."
+            "of the GPU time, use the counters of the same kernel on a grid of nearly the same size."
         )
     if coverage.unmatched_signatures:
         lines += ["", "Not sampled, longest first:", "", *(f"- {code(s)}" for s in coverage.unmatched_signatures)]
@@ -275,8 +275,8 @@ def _diagnostics(report: NCUProfileRegionReport) -> list[str]:
 def _reading_notes(report: NCUProfileRegionReport) -> list[str]:
     notes = [
         "- A region is a domain and a path of range names; its instances are pooled. Values include nested regions; *own* leaves them out.",
-        "- *GPU time* is the sum of kernel durations. *Wall* is the time between the begin and the end of the range on the host.",
-        "- *GPU idle* is the part of the wall time in which the GPU ran nothing of this process: kernels, copies and fills counted.",
+        "- *GPU time* is the sum of kernel durations. *Wall* is the time from the start to the end of the range on the host.",
+        "- *GPU idle* is the part of the wall time during which the GPU ran no kernel, copy or fill of this process.",
     ]
     if any(r.time_source == "ncu" for s in report.scopes for r in s.regions):
         notes.append(
@@ -344,7 +344,7 @@ def render_region(region: NCUProfileRegion, top: int = 30) -> str:
         if region.nvtx_include
         else "The recording has no ranges: ncu selects all of it without a filter."
         if region.is_whole_recording
-        else "ncu cannot select this region: it is no NVTX range at the launch, or lies in one of the same name.",
+        else "ncu cannot select this region: it is not an NVTX range at the launch, or is inside one of the same name.",
     ]
     lines += region_performance(region)
     if region.kernels:
@@ -355,7 +355,7 @@ def render_region(region: NCUProfileRegion, top: int = 30) -> str:
         cells = [_counter_cells(name, metrics[name]) for name in shown]
         lines += ["", "## Counters", "", *table(["counter", "value", "how"], cells, 1, notes=1)]
         if hidden := len(metrics) - len(shown):
-            lines += ["", f"{hidden} average, least and greatest values over the chip's units are in `metrics.csv`."]
+            lines += ["", f"{hidden} average, minimum and maximum values over the chip's units are in `metrics.csv`."]
     if region.rules:
         lines += ["", "## What ncu's rules say", ""]
         for rule in region.rules[:10]:

@@ -325,7 +325,7 @@ def _why_no_strip(report: NCUProfileRegionReport) -> str:
         )
     if report.timeline_detail is None:
         return (
-            "Counters say nothing about when things ran. Record both with: llm-perf profile -- CMD, "
+            "Counters do not say when anything ran. Record both with: llm-perf profile -- CMD, "
             "or a timeline alone: nsys profile -t cuda,nvtx -s none -o OUT CMD"
         )
     return "No GPU work was recorded inside the regions, so there is nothing to lay out in time."

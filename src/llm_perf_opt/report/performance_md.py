@@ -115,7 +115,7 @@ def family_table(view: View) -> list[str]:
     if not lines:
         return []
     unknown = view.report.unclassified_share
-    note = [] if unknown is None else [f"Of all kernel time, {percent(unknown)} is in kernels of no known kind."]
+    note = [] if unknown is None else [f"Of all kernel time, {percent(unknown)} is in kernels of unknown kind."]
     return ["", "## Kinds of work", "", *lines, *note]
 
 

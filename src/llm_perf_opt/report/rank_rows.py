@@ -66,8 +66,8 @@ def rank_sentence(view: View) -> str:
     shown = f"; the first {len(steps.common_ns):,} are listed" if steps.all_steps > len(steps.common_ns) else ""
     clocks = "" if skew is None else f" Clocks agree within {duration(skew.residual_ns)} once they are aligned."
     return (
-        f"{counted(steps.all_steps, 'step')} ({visible(steps.region, 80)}){shown}. Common time of a steady step, that of the rank that takes "
-        f"longest: {duration(steps.common_median_ns)}.{clocks}"
+        f"{counted(steps.all_steps, 'step')} ({visible(steps.region, 80)}){shown}. Common time of a steady step "
+        f"(that of its slowest rank): {duration(steps.common_median_ns)}.{clocks}"
     )
 
 

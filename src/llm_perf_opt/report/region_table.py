@@ -72,7 +72,7 @@ def _used(name: str, unit: str) -> Callable[[NCUProfileRegion], str]:
     return lambda region: quantity(getattr(region.timing, name, None), unit)
 
 
-_WALL = "from begin to end of the range on the host, all instances"
+_WALL = "from start to end of the range on the host, all instances"
 _IDLE = "part of the wall time in which the GPU ran nothing of this process"
 _NESTED = "sum of kernel durations, nested regions included"
 _C = Column[RegionRow]
@@ -95,7 +95,7 @@ REGION_COLUMNS: tuple[_C, ...] = (
         _of(_used("memory_peak_bytes", "byte")),
         "memory",
         str,
-        "the most while it is open",
+        "the peak while it is open",
         from_width=96,
         where=WITH_MEMORY,
     ),

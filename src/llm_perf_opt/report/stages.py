@@ -153,7 +153,7 @@ def _faster(region: NCUProfileRegion) -> str:
         return ""
     factor = (light.now / light.limit).of("ratio")
     times = f"{factor:,.0f}×" if factor >= 100 else f"{factor:.3g}×"
-    return f"{times} faster; counters speak for {percent(light.analysed_share)} of the kernel time"
+    return f"{times} faster; counters cover {percent(light.analysed_share)} of the kernel time"
 
 
 def _light(part: Callable[[SpeedOfLight], Quantity | None]) -> Callable[[NCUProfileRegion], float | None]:

@@ -54,8 +54,8 @@ def _headline(found: list[Stage]) -> str:
     lights = [(region, performance.speed_of_light) for region, performance in found if performance.speed_of_light]
     if not lights:
         if any(region.wall_ns is not None for region, _ in found):
-            return "The recording holds no GPU work of the stages, so what could be won on the GPU is not known."
-        return "How long the stages take is not known: there is no timeline."
+            return "The recording has no GPU work of the stages, so it is not known what could be gained on the GPU."
+        return "There is no timeline, so it is not known how long the stages take."
     now = total([light.now for _, light in lights], "ns")
     waiting = total([light.waiting for _, light in lights if light.waiting is not None], "ns")
     above = total([light.above_roof for _, light in lights], "ns")

@@ -208,7 +208,7 @@ def wanted_ranks(choice: str, size: int | None) -> set[int] | None:
             )
         wanted |= set(range(int(first), min(int(last or first) + 1, size or MOST_RANKS)))
     if size is not None and not wanted:
-        raise UserError(f"--ranks {choice} is none of the {size} ranks of this job.", f"They are 0 to {size - 1}.")
+        raise UserError(f"--ranks {choice} names none of the {size} ranks of this job.", f"They are 0 to {size - 1}.")
     return wanted
 
 

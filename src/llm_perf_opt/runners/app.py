@@ -76,7 +76,7 @@ def start(job: Job, words: Sequence[str] | None = None) -> int:
             print_error(error)
             return int(error.code)
         except OSError as error:  # a job answers for its own; this one is Hydra making the run directory
-            where = f"The run directory {error.filename} cannot be made: {error.strerror}."
+            where = f"The run directory {error.filename} cannot be created: {error.strerror}."
             print_error(
                 UserError(where, "Choose another with hydra.run.dir=FOLDER (hydra.sweep.dir=FOLDER for a sweep).")
             )

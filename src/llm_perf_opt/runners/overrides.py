@@ -76,7 +76,7 @@ def _own_folder(options: list[str]) -> Path | None:
 
 def _normalised(word: str, sweep: bool, own: Path | None) -> str:
     if re.search(r"\d{1000}", word):  # Python refuses to read much longer ones, and Hydra does not expect that
-        raise UserError(f"{word[:40]}… holds a number of more than a thousand digits.", "Give a smaller one.")
+        raise UserError(f"{word[:40]}… contains a number of more than a thousand digits.", "Give a smaller one.")
     found = _OVERRIDE.fullmatch(word)
     if found is None or (found["value"] is None and found["sign"] != "~"):
         raise UserError(f"{word!r} is not an override.", "Write KEY=VALUE, as in device=cpu.")
@@ -97,7 +97,7 @@ def _normalised(word: str, sweep: bool, own: Path | None) -> str:
     if free is None and key not in KEYS and not is_branch:
         raise unknown_key(key)
     if sign == "~":
-        raise UserError(f"{word!r} would remove a key, and all are needed.", f"Set it instead: {key}=VALUE")
+        raise UserError(f"{word!r} would remove a key, but all are needed.", f"Set it instead: {key}=VALUE")
     if free is None and key not in KEYS and not value.startswith("{"):
         raise unknown_key(key)
     # A free mapping may get new names; every other key exists already.

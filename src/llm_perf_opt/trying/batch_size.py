@@ -38,7 +38,7 @@ def batch_levers(option: str, command: Sequence[str]) -> list[Lever]:
 
 def _lever(option: str, value: str, factor: int, command: Sequence[str]) -> Lever:
     if not value.isdigit() or not int(value):
-        raise UserError(f"{option} is {value!r} in the command, which is no batch size.", "Give a whole number.")
+        raise UserError(f"{option} is {value!r} in the command, which is not a batch size.", "Give a whole number.")
     size = str(int(value) * factor)
     return Lever(
         name=f"batch-size-{size}",

@@ -85,7 +85,7 @@ def read_lever(file: Path, *, own: bool = False) -> Lever:
     missing = _FUNCTIONS - {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
     if missing:
         raise UserError(
-            f"{file} is no lever: it has no function {' and no function '.join(sorted(missing))}.",
+            f"{file} is not a lever: it has no function {' and no function '.join(sorted(missing))}.",
             "A lever has apply(program) and evidence(program); see docs/try.md.",
         )
     facts = _constants(tree)

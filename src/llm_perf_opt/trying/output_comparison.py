@@ -163,7 +163,7 @@ class _Channel:
             return Agreement(DIFFERENT, f"{self.name}: {counts}", 1.0)
         calls = f"{compared} call{'s' * (compared > 1)} compared{wanders}"
         if precision:
-            text = f"{self.name} differ by {_percent(worst)} of their size, as its precision lets expect; {calls}"
+            text = f"{self.name} differ by {_percent(worst)} of their size, which its lower precision explains; {calls}"
             return Agreement(DIFFERENT, text, worst, at, by_precision=True)
         if worst == 0 and not wanders:
             return Agreement(SAME, f"{self.name}: {calls}, not a bit differs", 0.0, at)
@@ -180,7 +180,7 @@ class _Channel:
         """Why a text goes on with another token; nothing where noise is no reason."""
         call = following.call
         if call > old.call + 1:  # not every call of a long run is kept
-            return f"; before call {call}, the text went another way"
+            return f"; before call {call}, the text continued differently"
         most = self.reference.tolerance(self.key, 0, old.dtype).largest
         near = 2 * max(most, 4 * self.allowed) * old.rms
         # Rows whose next token is another; a tie may fall either way though the first of both is the same.
@@ -188,9 +188,9 @@ class _Channel:
         rows = range(len(old.gap)) if len(tokens) != len(old.gap) else [n for n, (a, b) in enumerate(tokens) if a != b]
         gaps = [min(old.gap[n], *now.gap[n : n + 1]) for n in rows]
         if gaps and all(gap <= near for gap in gaps):
-            return f"; from call {call} on, the text goes another way after a near tie"
+            return f"; from call {call} on, the text continues differently after a near tie"
         if self.reference.wanders:
-            return f"; from call {call} on, the text goes another way, as it does by noise alone"
+            return f"; from call {call} on, the text continues differently, as it does by noise alone"
         return ""
 
     def _texts(self, before: Sequence[Computed], after: Sequence[Computed]) -> Agreement:

@@ -93,8 +93,8 @@ class _Session:
             raise UserError(f"Nothing was tried: {first.problem}.", "Fix the program first.", ExitCode.WORKLOAD_FAILED)
         if not first.notes.models:
             raise UserError(
-                "Nothing was tried: no PyTorch model was called where levers can be pulled.",
-                "Levers act on calls of modules, as in model(x), in a Python that reads its environment.",
+                "Nothing was tried: no PyTorch model was called that levers can act on.",
+                "Levers act on calls of modules, as in model(x), in a Python process that reads its environment.",
                 ExitCode.NOTHING_CAPTURED,
             )
         self.unchanged.append(first)
@@ -112,7 +112,7 @@ class _Session:
         least = 3 * first.seconds
         if self._left(least) < 0:
             self.trial.notes.append(
-                f"The budget is short: one lever alone takes about {least:.0f} s more. It is tried all the same."
+                f"The budget is short: one lever alone takes about {least:.0f} s more. It is tried anyway."
             )
 
     def _try(self, attempts: Sequence[Attempt]) -> None:

@@ -124,7 +124,7 @@ def _from_files(options: DatasetOptions, name: str, folder: Path) -> list[Item]:
         places = [place for place in (root, source.parent, source.parent.parent) if place is not None]
         lines = _lines(_read_text(source))
         if not lines:
-            raise UserError(f"The list {source} names no file.", "Write a path a line, relative to dataset.root.")
+            raise UserError(f"The list {source} names no file.", "Write one path per line, relative to dataset.root.")
         paths = [_existing(Path(line), places, f"the list {source}") for line in lines]
     prompts = _prompts(options.prompts, folder) if options.prompts else [None]
     return [
@@ -149,7 +149,7 @@ def _prompts(prompts: Sequence[str], folder: Path) -> list[str]:
         source = _existing(Path(prompts[0]), [folder], "dataset.prompts")
         lines = _lines(_read_text(source))
         if not lines:
-            raise UserError(f"The file {source} holds no prompt.", "Write a prompt a line.")
+            raise UserError(f"The file {source} contains no prompts.", "Write one prompt per line.")
         return lines
     return list(prompts)
 
@@ -204,7 +204,7 @@ def _existing(path: Path, places: Sequence[Path], what: str) -> Path:
         if _is_there(candidate):
             return candidate
     raise UserError(
-        f"{path}, named by {what}, is not there, or is no file. Tried: {', '.join(str(p) for p in tried)}.",
+        f"{path}, named by {what}, does not exist or is not a file. Tried: {', '.join(str(p) for p in tried)}.",
         "Correct the path, or set dataset.root to the folder it is relative to.",
     )
 

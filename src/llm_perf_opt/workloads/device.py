@@ -53,13 +53,13 @@ def find_device(name: str) -> Any:
         return device
     if torch.version.cuda is None and torch.version.hip is None:
         raise MissingTool(
-            f"device={name} was asked for, and the installed torch {torch.__version__} is built without CUDA.", _NO_GPU
+            f"device={name} was requested, but the installed torch {torch.__version__} is built without CUDA.", _NO_GPU
         )
     if not torch.cuda.is_available():
-        raise MissingTool(f"device={name} was asked for, and torch finds no CUDA GPU here.", _NO_GPU)
+        raise MissingTool(f"device={name} was requested, but torch finds no CUDA GPU here.", _NO_GPU)
     if device.index >= torch.cuda.device_count():
         raise MissingTool(
-            f"device={name} was asked for, and this machine has {torch.cuda.device_count()} GPU(s).",
+            f"device={name} was asked for, but this machine has {torch.cuda.device_count()} GPU(s).",
             f"Set device=cuda:0 to cuda:{torch.cuda.device_count() - 1}.",
         )
     torch.cuda.set_device(device)

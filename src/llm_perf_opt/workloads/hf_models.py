@@ -70,7 +70,7 @@ def read_config(options: ModelOptions, default: Mapping[str, Any] | None = None)
         raise UserError(
             f"model.config.model_type={kind!r} is not known to transformers {transformers.__version__}."
             f"{nearest(str(kind), known.keys())}",
-            "Take the model_type that stands in the config.json of such a model.",
+            "Use the model_type in the config.json of such a model.",
         )
     config_class = known[kind]
     _refuse_unknown(wanted, config_class)
@@ -214,7 +214,7 @@ def refuse_length(config: Any, needed: int, prompt: int, new: int) -> None:
     most = getattr(config.get_text_config(decoder=True), "max_position_embeddings", None)
     if isinstance(most, int) and needed > most:
         raise UserError(
-            f"A prompt of {prompt} tokens and {new} new ones are {needed}, and the model has {most} positions.",
+            f"A prompt of {prompt} tokens and {new} new ones are {needed}, but the model has {most} positions.",
             "Lower infer.prompt_tokens or infer.max_new_tokens, or set model.config.max_position_embeddings.",
             ExitCode.BAD_INPUT,
         )

@@ -62,7 +62,7 @@ class OwnCodeOcrSession(Session[PreparedFile]):
         super().__init__(model, infer)
         if not model.trust_remote_code:
             raise UserError(
-                f"The model in {model.path} runs Python code that lies in that folder.",
+                f"The model in {model.path} runs Python code from that folder.",
                 "If you trust it, set model.trust_remote_code=true.",
             )
         if infer.batch_size != 1:

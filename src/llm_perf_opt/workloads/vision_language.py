@@ -56,7 +56,7 @@ class DeepseekOcrSession(DecodingSession[PreparedPages]):
         self.hf_config = read_config(*_with_preset(model))
         if self.hf_config.model_type != ARCHITECTURE:
             raise UserError(
-                f"model={model.name} runs the architecture {ARCHITECTURE}, and this is {self.hf_config.model_type}.",
+                f"model={model.name} runs the architecture {ARCHITECTURE}, but this is {self.hf_config.model_type}.",
                 "For a model that reads text use model=hf_causal_lm.",
             )
         if infer.batch_size > 1 and model.cuda_graphs:

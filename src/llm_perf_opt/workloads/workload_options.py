@@ -36,7 +36,7 @@ def refuse_no_folder(path: Path) -> None:
     if not (path / "config.json").is_file():
         raise UserError(
             f"model.path={path} is not a model folder: there is no {path / 'config.json'}.",
-            "Give a local folder as Hugging Face lays it out; nothing is downloaded. "
+            "Give a local folder in Hugging Face's layout; nothing is downloaded. "
             "For random weights leave model.path empty and set model.config.",
         )
 
@@ -45,7 +45,7 @@ def _to_dtype(value: object) -> str:
     text = str(value).removeprefix("torch.").lower()
     if text not in DTYPES:
         raise UserError(
-            f"model.dtype={value!r} is not known.{nearest(text, DTYPES)}",
+            f"model.dtype={value!r} is unknown.{nearest(text, DTYPES)}",
             f"Known are {', '.join(dict.fromkeys(DTYPES.values()))}.",
         )
     return DTYPES[text]
@@ -65,7 +65,7 @@ def _to_compile(value: object) -> str:
     mode = "default" if value is True else str(value)
     if mode not in COMPILE_MODES:
         raise UserError(
-            f"model.compile={value!r} is not known.{nearest(mode, COMPILE_MODES)}",
+            f"model.compile={value!r} is unknown.{nearest(mode, COMPILE_MODES)}",
             f"Known are false, {', '.join(COMPILE_MODES)}.",
         )
     return mode
@@ -84,7 +84,7 @@ def _to_prompts(value: object) -> tuple[str, ...]:
         words = list(value)
         if all(isinstance(word, str) for word in words):
             return tuple(words)
-    raise refuse("dataset.prompts", value, "it has to be a list of texts, or a .txt file with a prompt a line")
+    raise refuse("dataset.prompts", value, "it has to be a list of texts, or a .txt file with one prompt per line")
 
 
 @define(frozen=True, kw_only=True)
@@ -109,11 +109,13 @@ class ModelOptions:
     def __attrs_post_init__(self) -> None:
         if self.cuda_graphs and self.compile:
             raise UserError(
-                f"model.cuda_graphs=true and model.compile={self.compile} both want to rule the decode steps.",
+                f"model.cuda_graphs=true and model.compile={self.compile} both apply to the decode steps.",
                 "Choose one; model.compile=reduce-overhead is torch.compile with CUDA graphs.",
             )
         if self.cuda_graphs and self.device == "cpu":
-            raise UserError("model.cuda_graphs=true needs a GPU, and device is cpu.", "Set device=cuda:0 or drop it.")
+            raise UserError(
+                "model.cuda_graphs=true needs a GPU, and device is cpu.", "Set device=cuda:0, or leave it out."
+            )
 
 
 @define(frozen=True, kw_only=True)

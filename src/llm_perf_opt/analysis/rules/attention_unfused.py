@@ -75,7 +75,7 @@ RULE = Rule(
         action='use fused attention: F.scaled_dot_product_attention (attn_implementation="sdpa"), or FlashAttention; for masks of your own, flex_attention',
     ),
     find=_find,
-    gain="All of it except what the FLOPs of its products need in a fused kernel.",
+    gain="All of its time except what the FLOPs of its products need in a fused kernel.",
     before="scores = (q @ k.transpose(-1, -2)) * scale\ny = scores.softmax(-1) @ v",
     after="y = F.scaled_dot_product_attention(q, k, v)",
     unless="The scores themselves are needed.",

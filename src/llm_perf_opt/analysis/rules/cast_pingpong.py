@@ -41,7 +41,7 @@ def _casts(kind: LaunchKind) -> bool:
 RULE = Rule(
     id="cast.pingpong",
     title="Casts before and after matrix products",
-    costs="A cast reads and writes the whole tensor, only for the next kernel to read it again.",
+    costs="A cast reads and writes the whole tensor, and the next kernel reads it again.",
     seen="Casts between fp32 and 16 bits directly before or after a matrix product or attention.",
     words=Words(
         because="{families}, {time} of {now}, only cast between fp32 and 16 bits around products",

@@ -15,7 +15,7 @@ RULE = Rule(
         action="overlap the collectives with computation (a stream of their own, bucketed gradients, a pipelined step), or send less",
     ),
     find=collectives_found("comm.exposed"),
-    gain="At most the time in which collectives run alone, minus the time spent waiting for late ranks. The interval begins at 0: the recording does not show what there is to hide them behind.",
+    gain="At most the time in which collectives run alone, minus the time spent waiting for late ranks. The interval begins at 0, because the recording does not show how much work they could overlap with.",
     before="""\
 loss.backward()
 for p in parameters:

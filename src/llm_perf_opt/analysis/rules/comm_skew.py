@@ -27,14 +27,14 @@ RULE = Rule(
     id="comm.skew",
     title="Ranks wait for a late one",
     costs="A collective ends when the last rank has joined it; all others wait. A pipeline is as fast as its slowest stage.",
-    seen="The same collective takes long on all ranks but one; if only one rank was recorded, one collective takes far longer than others of its kind. Of ranks that send to one another, one computes longer in each step than the others.",
+    seen="The same collective takes long on all ranks but one; if only one rank was recorded, one collective takes far longer than others of its kind. Or, among ranks that send to one another, one computes for longer in each step than the others.",
     words=Words(
         because="{waiting_rank} waits {time} of {now} for later ranks, mostly for {late_rank}",
         action="find out what {late_rank} does before it joins the collective: more work (imbalance), a slower host, or a later start",
         looks=True,
     ),
     find=_find,
-    gain="The time that ranks spend in collectives waiting for the last one, from half of it to all; of a pipeline, what its slowest stage computes beyond the average.",
+    gain="The time that ranks spend in collectives waiting for the last one, from half of it to all; for a pipeline, the time by which its slowest stage exceeds the average.",
     before="batch = texts[rank::world]  # one rank has the long ones",
     after="batch = balanced(texts)[rank]  # the same number of tokens for each rank",
     unless="The late rank has work that only one can do, such as writing a checkpoint, and does so rarely.",
@@ -45,12 +45,12 @@ RULE = Rule(
             looks=True,
         ),
         "unsure": Words(
-            because="{odd}, {usual} are usual: perhaps it waits for another rank",
+            because="{odd}, while {usual} are usual: perhaps it waits for another rank",
             action="give the recordings of the other ranks too: they show which rank is late",
             looks=True,
         ),
         "stages": Words(
-            because="{late_rank} computes {late_time} of each step, the stages of the pipeline {mean_time} on average: the others wait for it",
+            because="{late_rank} computes for {late_time} of each step, the stages of the pipeline for {mean_time} on average: the others wait for it",
             action="give {late_rank} less of the model, such as fewer layers, until all stages of the pipeline take equally long",
         ),
         "turns": Words(

@@ -37,7 +37,7 @@ RULE = Rule(
     id="compile.again",
     title="Compiled code is recompiled",
     costs="torch.compile traces and compiles again when a guard fails: a new size, number or type.",
-    seen="torchDynamo, or a range that compiles, takes time in at least half of the steady steps while the GPU waits; or calls load code several times as often as there are kernels.",
+    seen="Compilation (by TorchDynamo, or in a range that compiles) takes time in at least half of the steady steps while the GPU waits; or code is loaded several times as often as there are kernels.",
     words=Words(
         because="the GPU waits {time} of {now} while code is compiled again ({what})",
         action='find what changes (TORCH_LOGS="recompiles") and make it dynamic: torch.compile(dynamic=True), torch._dynamo.mark_dynamic, sizes padded to a few, numbers as tensors',
@@ -49,7 +49,7 @@ RULE = Rule(
     variants={
         "loads": Words(
             because="the GPU waits {time} of {now} while code is loaded again ({what})",
-            action="load or compile code once and keep it: a cache of modules, numbers as arguments and not in the source",
+            action="load or compile code once and keep it: a cache of modules, numbers passed as arguments instead of compiled into the source",
         )
     },
     unless="New shapes occur only a few times, and the program then runs for long.",

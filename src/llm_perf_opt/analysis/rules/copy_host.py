@@ -15,7 +15,7 @@ RULE = Rule(
         action="overlap them with kernels (a stream of their own, prefetching), or leave the data on the GPU",
     ),
     find=copies_found("copy.host"),
-    gain="The time of the copies during which nothing else runs, plus the idle time inside calls that copy. The interval begins at half of what there is other work to hide the copies behind.",
+    gain="The time of the copies during which nothing else runs, plus the idle time inside calls that copy. The interval begins at half of the time for which there is other work to overlap with.",
     before="""\
 x = batch.to(device)
 y = model(x)

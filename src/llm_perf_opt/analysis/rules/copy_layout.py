@@ -32,8 +32,8 @@ RULE = Rule(
     seen="Copies of a strided tensor to a contiguous one of the same type (`.contiguous()`, `.reshape()` of a transposed tensor), and cuDNN's own conversions between NCHW and NHWC.",
     words=Words(
         because="{families}, {time} of {now}, only change the layout of tensors",
-        action="leave out .contiguous() where the next kernel takes strides (attention and products do), keep one layout throughout; channels_last for convolutions",
-        elsewhere="keep one layout throughout, of activations and weights (NHWC where tensor cores convolve)",
+        action="leave out .contiguous() where the next kernel takes strides (attention and products do), and keep one layout throughout (channels_last for convolutions)",
+        elsewhere="keep one layout throughout, for activations and weights (NHWC for convolutions on tensor cores)",
     ),
     find=_find,
     gain="The time of the copies.",

@@ -16,7 +16,7 @@ RULE = Rule(
         elsewhere="use pinned memory on the host (cudaHostAlloc, cudaHostRegister), copy with cudaMemcpyAsync, and overlap the copies with kernels",
     ),
     find=copies_found("copy.pinned"),
-    gain="The time of the copies during which nothing else runs, minus what their bytes take over the link from pinned memory.",
+    gain="The time of the copies during which nothing else runs, minus the time that their bytes take over the link from pinned memory.",
     before="batch.to(device)",
     after="batch.pin_memory().to(device, non_blocking=True)",
     unless="Each buffer of host memory is used once: pinning it costs more than one copy.",

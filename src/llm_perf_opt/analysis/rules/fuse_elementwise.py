@@ -65,7 +65,7 @@ RULE = Rule(
     words=Words(
         because="{families}, {time} of {now}, up to {recoverable} of it fusable",
         action="fuse with torch.compile, or use fused kernels",
-        elsewhere="fuse them: one kernel that does the work of several neighbours",
+        elsewhere="fuse them: write one kernel that does the work of several",
     ),
     find=_find,
     gain="All kernels of a chain except the longest, because one pass over the data remains. With counters, at most the time above the roof.",

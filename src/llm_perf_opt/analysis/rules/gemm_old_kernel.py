@@ -30,14 +30,14 @@ def _find(of: Evaluated) -> Iterator[Found]:
 RULE = Rule(
     id="gemm.old_kernel",
     title="Kernels of an older architecture",
-    costs="They do not use what is new in the GPU: on Hopper, its asynchronous matrix products and copies.",
+    costs="They do not use the new features of the GPU: on Hopper, its asynchronous matrix products and copies.",
     seen="Kernels of matrix products whose names point to an older generation (ampere_, sm80_, cutlass_80) than that of the GPU.",
     words=Words(
         because="{families}, {time} of {now}, by kernels that were written for older GPUs",
         action="use newer versions of CUDA and its libraries, or shapes, layouts and data types that have kernels for this GPU",
     ),
     find=_find,
-    gain="The time above what the FLOPs and bytes of the shapes need in a good kernel; without shapes, three tenths of the time.",
+    gain="The time above what the FLOPs and bytes of the shapes need in a good kernel; without shapes, 30 % of the time.",
     before="y = x @ w  # TF32; w is K x N: no kernel of Hopper takes that",
     after="y = F.linear(x, w_t)  # w_t is N x K",
     unless="The installed libraries have no newer kernel for these shapes and types.",

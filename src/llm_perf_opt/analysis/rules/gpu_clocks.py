@@ -29,10 +29,10 @@ RULE = Rule(
     seen="While the program was measured without a profiler, the clock was below 85 % of its maximum for a reason other than the power limit: set by hand, heat, or the power supply.",
     words=Words(
         because="the GPU runs at {clock_words}, {time} of {now} are spent on it",
-        action="find what holds the clock down: nvidia-smi -q -d CLOCK,PERFORMANCE; reset clocks that were set (nvidia-smi -rgc), fix the cooling or the power supply",
+        action="find what holds the clock down: nvidia-smi -q -d CLOCK,PERFORMANCE; reset clocks that were set (nvidia-smi -rgc), or fix the cooling or the power supply",
     ),
     find=_find,
-    gain="Four fifths of the missing part of the clock, applied to the time in which the GPU works.",
+    gain="80 % of the missing part of the clock, applied to the time in which the GPU works.",
     before="nvidia-smi -lgc 900",
     after="nvidia-smi -rgc",
     unless="The clock is fixed on purpose, to compare measurements.",

@@ -16,7 +16,7 @@ RULE = Rule(
     words=Words(
         because="the GPU waits {time} of {now} after the host waited for it ({what})",
         action="take the synchronisation out of the loop (.item(), .cpu(), torch.cuda.synchronize()), so that the host can launch ahead",
-        elsewhere="take the synchronisation out of the loop (cudaDeviceSynchronize, cudaStreamSynchronize, copies that block), so that the host can launch ahead",
+        elsewhere="take the synchronisation out of the loop (cudaDeviceSynchronize, cudaStreamSynchronize, blocking copies), so that the host can launch ahead",
     ),
     find=idle_of("host.sync"),
     before="""\

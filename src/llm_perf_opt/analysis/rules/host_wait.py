@@ -9,10 +9,10 @@ RULE = Rule(
     id="host.wait",
     title="The host waits for something else",
     costs="Neither the host nor the GPU has work: no request has arrived, or another process delays them.",
-    seen="The GPU is idle while the launching thread is in a function that waits (poll, select, a lock, a queue), and no other thread is seen working.",
+    seen="The GPU is idle while the launching thread is in a function that waits (poll, select, a lock, a queue), and no other thread was seen working.",
     words=Words(
         because="the GPU waits {time} of {now} while the host itself waits ({what})",
-        action="find out what it waits for: measure a server under more load, or make what holds the lock, fills the queue or answers faster",
+        action="find out what it waits for: put more load on a server, or speed up whatever holds the lock, fills the queue or answers",
         looks=True,
     ),
     find=idle_of("host.wait"),

@@ -8,7 +8,7 @@ from llm_perf_opt.analysis.rules.rule import Rule, Words
 RULE = Rule(
     id="kernel.slow",
     title="Other kernels far from their roof",
-    costs="They use little of the GPU's bandwidth and arithmetic.",
+    costs="They use little of the GPU's bandwidth and arithmetic throughput.",
     seen="Kernels of other kinds that take longer than their work needs at the peak. Needs counters.",
     words=Words(
         because="{families}, {time} of {now}, up to {recoverable} of it above the roof{ncu_says}",
@@ -16,7 +16,7 @@ RULE = Rule(
         looks=True,
     ),
     find=above_the_roof("kernel.slow"),
-    gain="At most the time above the roof; at least what is above three fifths of the roof, which good kernels reach.",
+    gain="At most the time above the roof; at least the time beyond 60 % of the roof, which good kernels reach.",
     before="kernel<<<8, 128>>>(x, n);  // 8 blocks on 132 SMs",
     after="kernel<<<1056, 128>>>(x, n);  // the same work in finer parts",
     unless="The kernel has too little work to reach any roof.",

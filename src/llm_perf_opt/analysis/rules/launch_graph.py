@@ -47,15 +47,15 @@ def _without_profiler(of: Evaluated, waiting: float) -> float:
 RULE = Rule(
     id="launch.graph",
     title="Many small launches without a CUDA graph",
-    costs="Each launch costs the host some microseconds. Kernels that are shorter than that leave the GPU waiting for the next one.",
+    costs="Each launch takes the host some microseconds. Kernels that are shorter than that leave the GPU waiting for the next one.",
     seen="Gaps of the length of a launch between kernels that do not come from CUDA graphs, in ten launches or more.",
     words=Words(
         because="the GPU waits {time} of {now} for launches ({launches}, {each} each)",
         action='capture the step in a CUDA graph (torch.compile with mode="reduce-overhead", or torch.cuda.graph)',
-        elsewhere="capture the step in a CUDA graph (cudaStreamBeginCapture, cudaGraphLaunch, or the switch that the program has for it)",
+        elsewhere="capture the step in a CUDA graph (cudaStreamBeginCapture, cudaGraphLaunch, or the program's own option for it)",
     ),
     find=_find,
-    gain="The idle time between launches, minus a microsecond for each kernel, which remains inside a graph. Of a PyTorch trace with shapes, where the GPU waits for the host, minus what its profiler adds to every operator.",
+    gain="The idle time between launches, minus a microsecond for each kernel, which remains inside a graph. In a PyTorch trace with shapes, if the GPU waits for the host, also minus what the profiler adds to every operator.",
     before="""\
 for layer in layers:
     x = layer(x)  # 200 launches of 3 µs

@@ -77,7 +77,7 @@ RULE = Rule(
         action="fuse the loss: torch.compile around it (the cast stays on the chip), or a fused or chunked cross entropy (Liger, cut-cross-entropy)",
     ),
     find=_find,
-    gain="All except four passes over the logits in 16 bits.",
+    gain="All of its time except four passes over the logits in 16 bits.",
     before="loss = F.cross_entropy(logits.float(), words)",
     after="loss = torch.compile(cross_entropy)(logits, words)",
     unless="The vocabulary is small, or the logits themselves are needed.",

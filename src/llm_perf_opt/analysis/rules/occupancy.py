@@ -15,8 +15,8 @@ RULE = Rule(
         action="use fewer registers or less shared memory for each block (launch bounds, smaller tiles)",
     ),
     find=limits_found("occupancy"),
-    gain="What all warps being resident would give, at best; not below the roof. The interval begins at half of it.",
+    gain="At best, what it would save if all warps were resident, but not below the roof. The interval begins at half of it.",
     before="__global__ void kernel(…)  // 255 registers a thread: one block fits on an SM",
     after="__global__ void __launch_bounds__(256, 3) kernel(…)",
-    unless="The kernel keeps its data in flight by other means (asynchronous copies, many loads of each thread), or would spill with fewer registers.",
+    unless="The kernel keeps its data in flight by other means (asynchronous copies, many loads per thread), or would spill with fewer registers.",
 )

@@ -75,7 +75,7 @@ RULE = Rule(
     id="optimizer.fused",
     title="The optimiser is not fused",
     costs="Each operation of the update reads and writes all parameters or moments; a fused optimiser passes over them once.",
-    seen="Kernels of PyTorch's foreach operators (multi_tensor_apply_kernel with one operation for all tensors) that do not belong to a fused optimiser, of PyTorch or another library; or eight parameters or more in a step of which each is updated by operators of its own (lerp_, addcmul_, addcdiv_).",
+    seen="Kernels of PyTorch's foreach operators (multi_tensor_apply_kernel with one operation for all tensors) that do not belong to a fused optimiser, of PyTorch or another library; or at least eight parameters per step, each updated by operators of its own (lerp_, addcmul_, addcdiv_).",
     words=Words(because="{families}, {time} of {now}, go over the parameters once for every operation", action=_ACTION),
     variants={
         "loop": Words(
@@ -84,7 +84,7 @@ RULE = Rule(
         )
     },
     find=_find,
-    gain="All except seven passes over the parameters, estimated from the kernel that updates the first moment in three; of a loop over the parameters also the waiting for its launches.",
+    gain="All except seven passes over the parameters, estimated from the kernel that updates the first moment in three; for a loop over the parameters, also the time spent waiting for its launches.",
     before="torch.optim.AdamW(model.parameters(), lr=1e-4)",
     after="torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)",
     unless="The optimiser has no fused version.",

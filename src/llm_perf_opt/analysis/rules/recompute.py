@@ -73,15 +73,15 @@ RULE = Rule(
     id="recompute",
     title="Activations are computed twice",
     costs="Checkpointing saves memory by repeating the forward pass of a block during the backward pass: a third more work.",
-    seen="Operators of the forward pass (linear, activations, normalisation, attention) that run inside autograd's backward and also before it: two different ones, or one inside one of PyTorch's own gradients. In a stage without the forward pass: two inside PyTorch's own gradients.",
+    seen="Operators of the forward pass (linear, activations, normalisation, attention) that run inside autograd's backward and also before it: two different operators, or a single one if it runs inside one of PyTorch's own gradient functions. In a stage that does not contain the forward pass: two inside PyTorch's own gradient functions.",
     words=Words(
         because="{families}, {time} of {now}, repeat the forward pass in backward{room}",
-        action="checkpoint less where memory allows (fewer blocks, or selective: torch.utils.checkpoint with create_selective_checkpoint_contexts)",
+        action="checkpoint less where memory allows (fewer blocks, or selectively: torch.utils.checkpoint with create_selective_checkpoint_contexts)",
     ),
     find=_find,
     operators=True,
     gain="The time of the repeated kernels.",
     before="y = checkpoint(block, x, use_reentrant=False)",
     after="y = block(x)",
-    unless="The memory is needed: a recording does not show how much is free; where the program was measured, a step that takes 80 % of the GPU's memory or more gets no such fix.",
+    unless="The memory is needed. A recording does not show how much is free; if the program was measured, this fix is left out for a step that uses 80 % of the GPU's memory or more.",
 )

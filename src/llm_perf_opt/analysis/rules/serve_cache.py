@@ -27,14 +27,14 @@ def _find(of: Evaluated) -> Iterator[Found]:
 RULE = Rule(
     id="serve.cache",
     title="The KV cache is filled, gathered or copied in every step",
-    costs="For attention that cannot read a paged cache, its pages are gathered first, or a mask as large as the cache is filled: everything is moved for a few new tokens.",
+    costs="If attention cannot read a paged cache, its pages are gathered first, or a mask as large as the cache is filled: everything is moved for a few new tokens.",
     seen="Kernels that fill, gather, index or copy take a tenth or more of a server's steps.",
     words=Words(
         because="{families} take {time} of {now} ({share}) on top of the model's own work",
         action="use an attention backend that reads the pages of the cache in place (FlashAttention, FlashInfer) and needs no mask, and allocate its buffers once",
     ),
     find=_find,
-    gain="Four fifths of those kernels: new tokens still have to be written.",
+    gain="80 % of the time of those kernels, because new tokens still have to be written.",
     before="transformers serve MODEL --continuous-batching --attn-implementation sdpa",
     after="transformers serve MODEL --continuous-batching --attn-implementation flash_attention_2",
     unless="The model has no such backend on this GPU.",

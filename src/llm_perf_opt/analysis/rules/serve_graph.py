@@ -63,7 +63,7 @@ RULE = Rule(
     seen="Some batch sizes of a server replay CUDA graphs; others do not, and take longer than the next size that does.",
     words=Words(
         because="{steps} with {grouped_by} {sizes} replay no CUDA graph and take {time} of {now} (median up to {median}); those with {graphs} do",
-        action="have the engine capture these sizes, too (vLLM: cudagraph_capture_sizes of --compilation-config, SGLang: --cuda-graph-max-bs), or keep batches within those it has",
+        action="let the engine capture these sizes, too (vLLM: cudagraph_capture_sizes of --compilation-config, SGLang: --cuda-graph-max-bs), or keep batches within those it has",
     ),
     find=_find,
     gain="What those steps take beyond steps of the next size with a graph, but no more than the GPU is idle.",

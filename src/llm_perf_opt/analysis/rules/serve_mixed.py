@@ -41,14 +41,14 @@ def _find(of: Evaluated) -> Iterator[Found]:
 RULE = Rule(
     id="serve.mixed",
     title="Long prompt chunks delay requests that decode",
-    costs="A request that decodes waits for the whole step. A step that also reads a long chunk of a prompt delays every other request: that is the tail of the time per token.",
+    costs="A request that decodes waits for the whole step. A step that also reads a long chunk of a prompt delays every other request, which makes the tail of the time per token.",
     seen="Mixed steps of a server that take at least twice as long as its decode steps, with enough decode steps for latency to matter.",
     words=Words(
         because="requests that decode wait {mixed} in a mixed step ({tokens} tokens) and {decode} in a decode step; {part} of these steps are mixed",
         action="for shorter waits at about the same throughput, read prompts in smaller chunks (vLLM: --max-num-batched-tokens, SGLang: --chunked-prefill-size, TensorRT-LLM: --max_num_tokens, transformers: --cb-max-batch-tokens), or on other GPUs than those that decode",
     ),
     find=_find,
-    gain="Half of the extra time of a mixed step, as latency, from a quarter to three quarters: the same work is done in more, shorter steps.",
+    gain="Half of the extra time of a mixed step, as latency (interval: a quarter to three quarters), because the same work is done in more, shorter steps.",
     before="vllm serve MODEL --max-num-batched-tokens 8192",
     after="vllm serve MODEL --max-num-batched-tokens 2048",
     unless="Only throughput counts: larger chunks are then better.",

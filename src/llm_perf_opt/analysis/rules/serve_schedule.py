@@ -12,7 +12,7 @@ RULE = Rule(
     seen="GPU idle time in the ranges `schedule`, `update` and `sample` of a serving engine.",
     words=Words(
         because="the GPU waits {time} of {now} for the engine's scheduler ({what})",
-        action="have the engine schedule while the GPU works (vLLM: --async-scheduling, SGLang: without --disable-overlap-schedule, transformers: use_async_batching), and give its process a CPU core of its own",
+        action="let the engine schedule while the GPU works (vLLM: --async-scheduling, SGLang: without --disable-overlap-schedule, transformers: use_async_batching), and give its process a CPU core of its own",
     ),
     find=idle_of("serve.schedule"),
     before="vllm serve MODEL",

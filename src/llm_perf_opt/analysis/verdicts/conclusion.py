@@ -338,7 +338,7 @@ def _on_the_host(report: NCUProfileRegionReport, regions: Sequence[NCUProfileReg
         first = visible(unseen.fix, 500)
     steps = report.rank_steps
     if steps is not None and (named := differing_ranks(steps)):
-        first = f"Look at what ranks do differently in {visible(steps.region, 120)}: {named}. {first}"
+        first = f"Look at how ranks differ in {visible(steps.region, 120)}: {named}. {first}"
     return Answer(
         stage=longest.key,
         where=host_sentence(longest, regions) + _beside(others),

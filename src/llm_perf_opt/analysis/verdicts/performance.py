@@ -429,7 +429,7 @@ def _with_turns(found: Verdict, split: TimeSplit, gpus: int, times_ns: Mapping[i
     """
     if split.kernels is None or not split.busy or not split.wall or split.kernels > split.busy * _TURNS * gpus:
         return found
-    text = f"{found.text} Of {gpus} GPUs hardly more than one works at a time"
+    text = f"{found.text} Hardly more than one of the {gpus} GPUs works at a time"
     wall = split.wall.of("ns")
     order = sorted(times_ns, key=lambda gpu: times_ns[gpu])
     if len(order) != gpus:

@@ -79,7 +79,7 @@ def _compare(work: RegionWork, expected: Quantity | None) -> None:
     ratio = counted / work.formula.value
     work.counted_over_formula = ratio
     if _CLOSE[0] <= ratio <= _CLOSE[1]:
-        work.formula_note = "The counters find the work that the model's shapes ask for."
+        work.formula_note = "The counters agree with the work computed from the model's shapes."
     elif ratio > 1:
         by_tiles = expected.value / work.formula.value if expected is not None else 1.0
         why = (

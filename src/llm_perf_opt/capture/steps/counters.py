@@ -138,7 +138,7 @@ def _explain(run: RunContext, plan: CounterPlan, seen: NCUProfileRegionReport | 
         elif seen is not None and seen.main_scope is not None and seen.main_scope.regions:
             run.note(diagnose("NO_MATCHING_KERNELS.counters", why=plan.skipped))
         else:  # the report says so, first thing
-            run.report_progress(f"counters: not taken. {plan.skipped}.")
+            run.report_progress(f"counters: not collected. {plan.skipped}.")
     if run.request.counters.budget_s is not None and plan.captures and plan.table is None:
         run.note(diagnose("BUDGET_NOT_USED"))
 

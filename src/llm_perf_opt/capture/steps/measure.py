@@ -69,7 +69,7 @@ class Measure:
         """Run the program as often as was asked for; False where it failed, and so would everything else."""
         if not self.missing(run.request, run.resume):
             if run.request.measure.enable and (why := _barred(run.request)):
-                run.report_progress(f"measure: left out, for the program cannot be timed from inside. {why}")
+                run.report_progress(f"measure: left out, because the program cannot be timed from inside. {why}")
             return True
         alone = not (run.request.timeline.enable or run.request.counters.enable)
         file = run.directory.path / FILE
@@ -259,7 +259,7 @@ def _show_kept(run: RunContext, times: Path, window: ServerWindow) -> None:
             collect([times], file, windows={0: (window.opened_ns, window.closed_ns)})
             _show(run, file)
         run.timelines.pop(file, None)
-    run.report_progress("  the server goes on; end it with Ctrl-C for the whole report")
+    run.report_progress("  the server keeps running; end it with Ctrl-C for the whole report")
 
 
 MEASURE = Measure()

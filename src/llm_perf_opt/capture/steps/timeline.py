@@ -93,7 +93,7 @@ class TimelineStep:
                 write_summary(run.directory, nsys, state.timeline)
             return state.timeline
         if state.recording:
-            run.report_progress(f"timeline: {nsys} exports the recording that is there …")
+            run.report_progress(f"timeline: {nsys} exports the existing recording …")
             unpack_again(run.directory, _RECORDING)  # nsys reads no packed ones
             exported = export_timeline(run.directory, nsys)
             if exported is None:
@@ -118,7 +118,7 @@ class TimelineStep:
         run.finish_command(captured)
         run.outcomes.append(captured.outcome)
         if end is not None and not read_log(run.directory.path / ANNOTATION_LOG).ended_before:
-            run.report_progress("  the program was not ended there: it is recorded whole")
+            run.report_progress("  the program was not ended there, so all of it is recorded")
         if captured.file is None and captured.outcome.status != "nothing":  # recorded, but not exported
             run.failures.append(ExitCode.NOTHING_CAPTURED)
             run.not_exported = True
@@ -199,7 +199,7 @@ def _record_timeline(
     if refusal is not None:
         step.status, step.diagnostics = "refused", [refusal]
         directory.save()
-        run.report_progress("  nsys cannot sample what the GPU moves; once more without that")
+        run.report_progress("  nsys cannot sample the GPU's memory traffic; recording again without it")
         return _record_timeline(run, nsys, gpu_metrics.without_sampling(options), progress, end)
     return Captured(outcome, ended, None if outcome.status == "nothing" else export_timeline(directory, nsys, ended))
 
@@ -209,7 +209,9 @@ def _end_recording(run: RunContext, stop: list[str], log: Path) -> None:
     run.directory.background.start(
         lambda end: run_short(stop, output=log, environment={}, timeout_s=grace_seconds(), stop=end), lambda _: None
     )
-    run.report_progress("  the recording is being written, and the server goes on; end it with Ctrl-C for the report")
+    run.report_progress(
+        "  the recording is being written, and the server keeps running; end it with Ctrl-C for the report"
+    )
 
 
 def export_timeline(run: RunDirectory, nsys: Tool, capture: Ended | None = None) -> Path | None:

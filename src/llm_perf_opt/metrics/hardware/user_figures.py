@@ -76,10 +76,10 @@ def _amount(key: str, value: Any, unit: str) -> Quantity:
     example = "4.8TB/s" if unit == "B/s" else "989TFLOP/s"
     match = _AMOUNT.fullmatch(str(value))
     if match is None:
-        raise UserError(f"{key}={value} has no unit or is no number.", f"Write it as {key}={example}")
+        raise UserError(f"{key}={value} has no unit or is not a number.", f"Write it as {key}={example}")
     number, prefix, given = match.groups()
     if (given == "B/s") != (unit == "B/s"):
-        raise UserError(f"{key}={value} is given in {given}, and {unit} is needed.", f"Write it as {key}={example}")
+        raise UserError(f"{key}={value} is given in {given}, but {unit} is needed.", f"Write it as {key}={example}")
     amount = float(number.replace("_", "")) * _PREFIXES[prefix]
     if not 0 < amount < math.inf:
         raise UserError(f"{key}={value} is not above 0, or too large.", f"Write it as {key}={example}")

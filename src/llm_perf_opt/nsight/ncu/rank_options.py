@@ -63,7 +63,7 @@ def in_lockstep(options: NcuOptions, step: Lockstep, known: Collection[str], ncu
     if peers is None or not {"--communicator", _LOCKSTEP} <= set(known):
         raise UserError(
             f"{ncu} cannot keep several ranks in step: it has no --communicator.",
-            "Take counters of one rank, with --counter-rank 0, or install Nsight Compute 2026.1 or later.",
+            "Collect counters of one rank with --counter-rank 0, or install Nsight Compute 2026.1 or later.",
         )
     host = (_HOST, step.host) if _HOST in known else ()
     words = ("--communicator", "tcp", peers, str(step.ranks), _LOCKSTEP, *host)
@@ -75,10 +75,10 @@ def _refuse_chosen(options: NcuOptions) -> None:
     if options.replay_mode not in (None, "kernel"):
         raise UserError(
             f"--replay-mode {options.replay_mode} replays ranges or the whole program, and the other ranks run it once.",
-            "Leave it away: kernels of one rank are replayed one by one.",
+            "Leave it out: kernels of one rank are replayed one by one.",
         )
     if any((options.kernel_name, options.kernel_id, options.launch_skip, options.launch_count, options.filter_mode)):
         raise UserError(
-            "--counter-rank decides which launches are profiled: the first of each kernel but for collectives.",
-            "Leave --kernel and --launch away; --launches says how many of each.",
+            "--counter-rank decides which launches are profiled: the first of each kernel, except collectives.",
+            "Leave out --kernel and --launch; --launches sets how many of each.",
         )

@@ -149,7 +149,7 @@ def _items(path: Path) -> Iterator[_Item]:
             yield _Item(file, name, kind, problem=_NOT_COPIED.get(kind, ""))
     if not found:
         raise UserError(
-            f"{path} holds nothing that a run leaves: no nsys/, ncu/, manifest.json or report.",
+            f"{path} contains nothing that a run leaves: no nsys/, ncu/, manifest.json or report.",
             "Give a run directory of llm-perf, or the recordings themselves.",
         )
 

@@ -291,7 +291,7 @@ def _refuse_computed(db: sqlite3.Connection, tables: dict[str, Table], path: Pat
     for table in tables:
         if any(row[6] in (2, 3) for row in db.execute(f"PRAGMA source.table_xinfo({quoted(table)})")):
             raise UserError(
-                f"{path.name} has a table with computed columns ({table!r}), which no export of nsys has.",
+                f"{path.name} has a table with computed columns ({table!r}), which nsys never exports.",
                 "Export the recording again: nsys export --type sqlite",
             )
 

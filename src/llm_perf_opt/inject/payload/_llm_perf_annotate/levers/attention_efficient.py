@@ -1,4 +1,4 @@
-"""Attention of torch by the memory-efficient kernel, or plain products where it cannot: other kernels are switched off."""
+"""PyTorch's attention by the memory-efficient kernel, or by plain products if it cannot; other kernels are switched off."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from . import _attention
 TITLE = "memory-efficient attention"
 RULES = ("attention.kernel",)
 NEEDS = ("calls", "cuda")
-CHANGES = "rounding: another kernel rounds in another order"
+CHANGES = "rounding: another kernel rounds in a different order"
 EXCLUDES = ("attention-no-cudnn", "attention-flash", "attention-math")
 PATCH = "with torch.nn.attention.sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]):\n    output = model(inputs)"
 

@@ -1,4 +1,4 @@
-"""Attention of torch by plain products: other kernels are switched off."""
+"""PyTorch's attention by plain products; other kernels are switched off."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from . import _attention
 TITLE = "attention as plain products"
 RULES = ()
 NEEDS = ("calls", "cuda")
-CHANGES = "rounding: another kernel rounds in another order"
+CHANGES = "rounding: another kernel rounds in a different order"
 EXCLUDES = ("attention-no-cudnn", "attention-flash", "attention-efficient")
 PATCH = "with torch.nn.attention.sdpa_kernel(SDPBackend.MATH):\n    output = model(inputs)"
 

@@ -1,4 +1,4 @@
-"""Attention of torch by any kernel but cuDNN's: other kernels are switched off."""
+"""PyTorch's attention without cuDNN's kernel, which is switched off."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from . import _attention
 TITLE = "attention without cuDNN"
 RULES = ("attention.replan", "attention.kernel")
 NEEDS = ("calls", "cuda")
-CHANGES = "rounding: another kernel rounds in another order"
+CHANGES = "rounding: another kernel rounds in a different order"
 EXCLUDES = ("attention-flash", "attention-efficient", "attention-math")
 PATCH = "torch.backends.cuda.enable_cudnn_sdp(False)  # at the start"
 

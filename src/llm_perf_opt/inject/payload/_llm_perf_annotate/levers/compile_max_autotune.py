@@ -1,4 +1,4 @@
-"""torch.compile that measures kernels and takes the fastest; without CUDA graphs."""
+"""torch.compile that times kernels and picks the fastest; without CUDA graphs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ._compiling import evidence as compiled
 TITLE = "torch.compile, max-autotune"
 RULES = ("gemm.old_kernel", "gemm.shape", "kernel.slow")
 NEEDS = ("calls", "cuda")
-CHANGES = "rounding: other kernels round in another order"
+CHANGES = "rounding: other kernels round in a different order"
 EXCLUDES = ("compile", "compile-reduce-overhead", "static-cache", "cuda-graph")
 UNLESS = ("generate",)  # its cache grows: every step would be compiled anew; static-cache does it
 WARMUP_S = 60.0

@@ -1,4 +1,4 @@
-"""Batches made in worker processes, while the model works on the one before."""
+"""Batches are prepared in worker processes while the model works on the previous one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memory of the GPU in segments that grow: fewer calls of cudaMalloc and cudaFree while shapes change."""
+"""GPU memory in segments that grow: fewer calls of cudaMalloc and cudaFree while shapes change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Weights of linear layers in fp8 by torchao: half the bytes of bf16, and other results."""
+"""Weights of linear layers in fp8 by torchao: half the bytes of bf16, and different results."""
 
 from __future__ import annotations
 

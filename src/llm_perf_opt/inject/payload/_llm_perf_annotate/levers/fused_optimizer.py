@@ -1,4 +1,4 @@
-"""The optimiser's update of all parameters in few kernels, where its class can."""
+"""The optimiser updates all parameters in a few kernels, if its class supports that."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ TITLE = "fused optimiser"
 RULES = ("optimizer.fused",)
 NEEDS = ("optimizers that can be fused",)
 GENERAL = True
-CHANGES = "rounding: the update is computed in another order"
+CHANGES = "rounding: the update is computed in a different order"
 PATCH = "optimizer = torch.optim.AdamW(model.parameters(), …, fused=True)"
 
 

@@ -1,4 +1,4 @@
-"""Calls of models that are not trained, without what autograd would keep for a backward pass."""
+"""Calls of models that are not being trained, without what autograd would keep for a backward pass."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Weights of linear layers padded with zeros to sizes that tensor cores like; results are cut to what they were."""
+"""Weights of linear layers padded with zeros to sizes that suit tensor cores; results are cut back to their size."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ TITLE = "linear layers padded to multiples of 64"
 RULES = ("gemm.align",)
 NEEDS = ("calls outside training", "unaligned linear layers")
 GENERAL = True
-CHANGES = "rounding: products of padded sizes take other kernels"
+CHANGES = "rounding: products of padded sizes use other kernels"
 PATCH = """\
 head = nn.Linear(size, (vocabulary + 63) // 64 * 64, bias=False)  # when the model is made
 logits = head(hidden)[..., :vocabulary]"""

@@ -8,7 +8,7 @@ TITLE = "static cache for generate()"
 RULES = ("launch.graph", "host.python", "cache.concat", "host.graphs", "attention.replan")
 NEEDS = ("generate",)
 GENERAL = True
-CHANGES = "rounding: attention over the padded cache takes other kernels"
+CHANGES = "rounding: attention over the padded cache uses other kernels"
 EXCLUDES = ("compile", "compile-reduce-overhead", "compile-max-autotune", "cuda-graph")
 WARMUP_S = 30.0
 PATCH = 'model.generation_config.cache_implementation = "static"  # before model.generate(…)'

@@ -1,4 +1,4 @@
-"""fp32 matrix products on tensor cores: ten bits of mantissa in place of 23."""
+"""fp32 matrix products on tensor cores: ten bits of mantissa instead of 23."""
 
 from __future__ import annotations
 
