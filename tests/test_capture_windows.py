@@ -399,7 +399,7 @@ def test_a_decorated_function_is_counted_where_nvtx_wraps_it(monkeypatch: pytest
     fresh = seen_ranges.SeenRanges()
     monkeypatch.setattr(hooks, "ranges_seen", fresh)
     early = annotate("early")
-    hooks._into_annotate(annotate)
+    hooks._into_annotate(annotate, object())
 
     def double(value: int) -> int:
         return value * 2

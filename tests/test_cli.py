@@ -225,7 +225,7 @@ def test_a_recording_without_gpu_work_has_unknown_gpu_times_not_zero(
         None,
     )
     shown = capsys.readouterr().out
-    assert "no GPU work is in the recording" in shown
+    assert "has no GPU kernels" in shown
     assert "100.0 %" not in shown
 
 

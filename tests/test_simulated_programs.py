@@ -267,4 +267,4 @@ def test_a_trace_of_operators_on_a_cpu_is_not_empty(tmp_path: Path) -> None:
     found = answer(program, tmp_path)
     assert found.stage == "aten::lstm_cell"
     assert "Besides: aten::randn" in found.where
-    assert "no GPU work" in found.why
+    assert "no GPU kernels" in found.why

@@ -126,7 +126,8 @@ def build_from(
         if state is None or not state.reasons:
             raise
         told = f"{paths[0]} contains no recording. {state.reasons}"
-        again = next((note.fix for note in state.diagnostics if note.severity == "error" and note.fix), "")
+        errors = (note.fix for note in state.diagnostics if note.severity == "error" and note.fix)
+        again = next(errors, "Run it again; the logs in its folder say what happened.")
         from llm_perf_opt.rundir.state import RESUMABLE
 
         if state.made_by in RESUMABLE:
