@@ -191,6 +191,8 @@ def test_hand_written_loops(ran: RunOnce) -> None:
         "static cache used twice": "prefill decode_step prefill decode_step",
         "decoder without its head": "prefill",
         "evaluation": "forward",
+        "evaluation of a model of one's own": "forward prefill",
+        "an encoder": "forward",
         "threads": "prefill decode_step*3 | prefill decode_step*3",
         "a model of one's own": "prefill*2 decode_step",
         "failure": "prefill",

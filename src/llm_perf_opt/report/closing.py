@@ -75,8 +75,7 @@ def next_of(report: NCUProfileRegionReport, out: Path) -> str:
     program, serving, marked = _program(report), _serving(report), _marked(report)
     if program and is_host_only(report):
         command = shlex.join(["llm-perf", "profile", *marked, *serving, "--"]) + f" {program}"
-        # Each rank had an llm-perf of its own: alone, the program would wait for the other ranks.
-        return f"{_AS_BEFORE}: {command}" if report.rank_steps else command
+        return f"{_AS_BEFORE}: {command}" if _each_had_its_own(report) else command
     if program and not serving and report.answer.fixes and not any(fix.tried for fix in report.answer.fixes):
         return shlex.join(["llm-perf", "try", *marked, "--"]) + f" {program}"
     if program:
@@ -104,7 +103,7 @@ def following_of(report: NCUProfileRegionReport) -> Following | None:
     verb, why = "profile", "once the program is changed; llm-perf compare then says whether it helped"
     if is_host_only(report):
         why = "shows what limits each stage, and what to fix first"
-        why += f"; {_AS_BEFORE}" if ranks else ""
+        why += f"; {_AS_BEFORE}" if _each_had_its_own(report) else ""
     elif stage is not None and _can_be_tried(report, stage):
         verb, why = "try", "tries the known fixes without changing the program, and compares the outputs"
     elif not answer.fixes or answer.fixes[0].rule == _UNEXPLAINED:
@@ -114,6 +113,11 @@ def following_of(report: NCUProfileRegionReport) -> Following | None:
     said = " (CMD: the command that starts the program)" if program == "CMD" else ""
     command = " ".join(["llm-perf", verb, shlex.join([*options, "--"]), program])
     return Following(visible(command, _LONGEST_SHOWN), f"{why}{said}.")
+
+
+def _each_had_its_own(report: NCUProfileRegionReport) -> bool:
+    """Each rank an llm-perf: alone, the program would wait for the other ranks. Under ours, torchrun starts them all."""
+    return report.rank_steps is not None and len(report.inputs) > 1
 
 
 def _can_be_tried(report: NCUProfileRegionReport, stage: NCUProfileRegion) -> bool:

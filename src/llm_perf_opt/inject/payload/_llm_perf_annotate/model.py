@@ -28,6 +28,8 @@ PACKED = (
     *("cu_seqlens", "cu_seqlens_q", "cu_seq_lens_q", "seq_lens", "seqlens", "lengths"),
     *("slot_mapping", "block_tables", "block_table"),
 )
+# What the tokens should have been: a loss is computed, in training or to evaluate.
+TARGETS = ("labels", "targets", "target")
 # Plain numbers that say how many tokens came before.
 OFFSETS = ("start_pos", "cur_pos", "start_position", "offset")
 # A pass over more tokens than this onto a filled cache is a new piece of prompt (the next turn of a chat), over
@@ -61,6 +63,8 @@ class Model:
         self._cache = _Argument(CACHES, places)
         self._offset = _Argument(OFFSETS, places)
         self._packed = _Argument(PACKED, places)
+        self._targets = _Argument(TARGETS, places)
+        self._encodes: bool | None = None
         self._first = next(iter(places), "")
         # A server packs several requests into one flat row of tokens: it is neither prefill nor decode.
         self._flat = "positions" in places
@@ -71,7 +75,11 @@ class Model:
         if tokens is None:
             tokens = self._unnamed_tokens(args, kwargs)
         length = _length(tokens)
-        if length is None or kwargs.get("labels") is not None or (self._flat and tokens.dim() == 1):
+        if self._encodes is None:
+            self._encodes = _encodes(module)
+        if length is None or self._encodes or (self._flat and tokens.dim() == 1):
+            return "forward"
+        if self._targets.of(args, kwargs) is not None:
             return "forward"
         fill = self._fill(args, kwargs)
         if fill is None:
@@ -238,6 +246,12 @@ def _parameters(module: Any) -> dict[str, int | None]:
     for place, parameter in enumerate(parameters):
         places[parameter.name] = place if parameter.kind in by_position else None
     return places
+
+
+def _encodes(module: Any) -> bool:
+    """Whether every token sees every other, as in an encoder: nothing is ever decoded after such a call."""
+    causal = {part.__dict__.get("is_causal") for part in module.modules()} - {None}
+    return causal == {False}
 
 
 def _length(tokens: Any) -> int | None:
