@@ -170,7 +170,7 @@ def test_ways_of_generating(ran: RunOnce) -> None:
         "embeddings": GENERATE,
         "failure": "generate(prefill decode(decode_step*2))",
         "after the failure": GENERATE,
-        "encoder and decoder": "generate(forward prefill decode(decode_step*2))",
+        "encoder and decoder": "generate(encoder prefill decode(decode_step*2))",
         "streamed from a thread": GENERATE,
     }
 

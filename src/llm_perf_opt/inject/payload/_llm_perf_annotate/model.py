@@ -65,6 +65,7 @@ class Model:
         self._packed = _Argument(PACKED, places)
         self._targets = _Argument(TARGETS, places)
         self._encodes: bool | None = None
+        self._part = ""
         self._first = next(iter(places), "")
         # A server packs several requests into one flat row of tokens: it is neither prefill nor decode.
         self._flat = "positions" in places
@@ -99,6 +100,14 @@ class Model:
         decodes = fill != EMPTY if length == 1 else several_decode
         self._note_step(cache, decodes, reads)
         return "decode_step" if decodes else "prefill"
+
+    def name_in(self, whole: Any, module: Any) -> str:
+        """The stage of a part that `generate()` calls by itself, such as an encoder or a vision tower."""
+        if not self._part:
+            paths = (path for path, part in whole.named_modules() if part is module)
+            name = next(paths, "").rpartition(".")[2]
+            self._part = "forward" if not name or name.isdigit() else name
+        return self._part
 
     def _note_step(self, cache: Any, decodes: bool, reads: bool) -> None:
         self._stepped, key = decodes, object.__hash__(cache)
