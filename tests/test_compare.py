@@ -9,17 +9,20 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
 from conftest import recording
 from llm_perf_opt.api.sides import add_facts, open_side
+from llm_perf_opt.cli.compare import _next_step
 from llm_perf_opt.cli.main import main
 from llm_perf_opt.comparing import noise
 from llm_perf_opt.comparing.baseline import read_baseline, render_baseline
@@ -335,6 +338,9 @@ def test_one_run_is_careful_and_says_what_would_settle_it() -> None:
     found = compare(_side(_times(40e6)), _side(_times(41.4e6, seed=1)))
     assert found.verdict == "unsure"
     assert "measure --runs 5" in found.reasons[0]
+    assert _next_step(found, Namespace(new="new")) == "time both several times: llm-perf measure --runs 5 -- CMD"
+    more = evolve(found, reasons=[found.reasons[0].replace("--runs 5", "--runs 22")])
+    assert _next_step(more, Namespace(new="new")).endswith("llm-perf measure --runs 22 -- CMD")
     assert compare(_side(_times(40e6)), _side(_times(44e6, seed=1))).verdict == "worse"
     assert compare(_side(_times(40e6)), _side(_times(36e6, seed=1))).verdict == "better"
     assert compare(_side(_times(40e6)), _side(_times(40.1e6, seed=1))).verdict == "same"
