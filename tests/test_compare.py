@@ -364,11 +364,25 @@ def test_who_waited_for_a_cpu_is_not_called_slower() -> None:
     assert (found.verdict, compare(after, before).verdict) == ("unsure", "unsure")
     assert "waited longer for a CPU" in found.reasons[0]
     assert any("waited for a CPU 50 %" in note and "2 %" in note for note in found.notes)
+    before.cpu_wait, after.cpu_wait = 0.7, 0.75  # a fifth longer for that alone
+    assert compare(before, after).verdict == "unsure"
     before.cpu_wait, after.cpu_wait = 0.5, 0.02  # and slower all the same
     assert compare(before, after).verdict == "worse"
     before.cpu_wait, after.cpu_wait = 0.02, 0.5
     before.regions["step"].busy_ns, after.regions["step"].busy_ns = 30e6, 50e6
     assert compare(before, after).verdict == "worse"
+
+
+def test_one_run_on_a_crowded_machine_says_little() -> None:
+    before, after = _side(_times(40e6)), _side(_times(33e6, seed=1))
+    assert compare(before, after).verdict == "better"
+    before.cpu_wait = after.cpu_wait = 0.5
+    found = compare(before, after)
+    assert found.verdict == "unsure"
+    assert "other programs had the CPUs" in found.reasons[0]
+    before, after = _side(_times(40e6, 5)), _side(_times(33e6, 5, seed=1))
+    before.cpu_wait = after.cpu_wait = 0.5
+    assert compare(before, after).verdict == "better"
 
 
 def test_recordings_of_two_profilers_tell_nothing_of_the_time_that_the_host_takes() -> None:

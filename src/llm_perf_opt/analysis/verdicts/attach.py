@@ -55,7 +55,9 @@ def attach(report: NCUProfileRegionReport, inputs: Inputs) -> NCUProfileRegionRe
         evaluator = _evaluator(report, scope, inputs, [launches for _, _, launches in rows], tables)
         # Guesses of a smaller model: as many tokens as it guessed right.
         evaluator.drafted = frozenset(region.parent for region in scope.regions if region.name == _DRAFT)
-        makes_one = (region for region in scope.regions if is_token_step(region) and region.key not in evaluator.drafted)
+        makes_one = (
+            region for region in scope.regions if is_token_step(region) and region.key not in evaluator.drafted
+        )
         held = (_as_held(region, steady) for region in makes_one)
         steps = inside(scope.regions, (region for region in held if region.instances))
         explained = {id(r) for r in (*heaviest(chosen, _MOST_EXPLAINED), *(chosen_stages if is_main else ()))}
