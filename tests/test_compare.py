@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -338,6 +339,7 @@ def test_one_run_is_careful_and_says_what_would_settle_it() -> None:
     found = compare(_side(_times(40e6)), _side(_times(41.4e6, seed=1)))
     assert found.verdict == "unsure"
     assert "measure --runs 5" in found.reasons[0]
+    assert re.search(r"only a change of [\d.]+ % or more would show", found.reasons[0])
     assert _next_step(found, Namespace(new="new")) == "time both several times: llm-perf measure --runs 5 -- CMD"
     more = evolve(found, reasons=[found.reasons[0].replace("--runs 5", "--runs 22")])
     assert _next_step(more, Namespace(new="new")).endswith("llm-perf measure --runs 22 -- CMD")

@@ -37,7 +37,9 @@ class Conditions:
         differ = all(names) and not set(base.recorders) & set(new.recorders)
         why = f"{names[0]} recorded one side, {names[1]} the other, and each slows the host in its own way"
         crowded = min(base.cpu_wait or 0.0, new.cpu_wait or 0.0) >= _CROWDED
-        return Conditions((base.clock_mhz, new.clock_mhz), waited_more(base, new), why if differ else "", crowded=crowded)
+        return Conditions(
+            (base.clock_mhz, new.clock_mhz), waited_more(base, new), why if differ else "", crowded=crowded
+        )
 
 
 def not_alike(base: Side, new: Side) -> tuple[list[str], list[str]]:

@@ -261,7 +261,7 @@ def _what_would_settle(found: Difference, times: tuple[Times, Times], floor: flo
         return "it ran too seldom to know its noise: measure both with llm-perf measure --runs 5"
     half = (found.high - found.low) / 2
     if found.basis == INSTANCES:
-        least = f"a change of less than {percent(math.expm1(half))}" if half < _NOTHING_TOLD else "no change"
+        least = f"only a change of {percent(math.expm1(half))} or more" if half < _NOTHING_TOLD else "no change"
         return f"with {_runs_a_side(times)}, {least} would show: measure both with llm-perf measure --runs 5"
     # The interval shrinks with the square root of the number of runs.
     runs = min(len(side.runs) for side in times)

@@ -71,16 +71,16 @@ class Model:
         self._flat = "positions" in places
 
     def stage(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-        """`prefill`, `decode_step`, `step` where that cannot be told, as of several requests, or `forward` for all that is not inference over tokens."""
+        """`prefill`, `decode_step`, `step` where that cannot be told, as of several requests, `evaluate` for a loss without gradients, or `forward` for all else that is not inference over tokens."""
         tokens = self._tokens.of(args, kwargs)
         if tokens is None:
             tokens = self._unnamed_tokens(args, kwargs)
         length = _length(tokens)
         if self._encodes is None:
             self._encodes = _encodes(module)
+        if length is not None and self._targets.of(args, kwargs) is not None:
+            return "forward" if torch.is_grad_enabled() else "evaluate"
         if length is None or self._encodes or (self._flat and tokens.dim() == 1):
-            return "forward"
-        if self._targets.of(args, kwargs) is not None:
             return "forward"
         fill = self._fill(args, kwargs)
         if fill is None:
