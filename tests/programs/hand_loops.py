@@ -66,7 +66,7 @@ model(input_ids=prompt, labels=prompt)
 part("evaluation of a model of one's own")
 
 
-class Judged(nn.Module):
+class WithLoss(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.model = model
@@ -75,8 +75,8 @@ class Judged(nn.Module):
         return model(idx).logits
 
 
-Judged().eval()(prompt, prompt)
-Judged().eval()(prompt)
+WithLoss().eval()(prompt, prompt)
+WithLoss().eval()(prompt)
 part("an encoder")
 small = BertConfig(vocab_size=128, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32)
 BertModel(small).eval()(prompt)

@@ -134,7 +134,6 @@ class Evaluator:
     waiting: WaitingFacts | None = None  # None where nothing is known of this scope
     code: CodeFacts | None = None  # the same
     phases: Mapping[str, Timing] = Factory(dict)  # of a server: its kinds of steps by name
-    drafted: frozenset[str | None] = frozenset()  # regions whose instances make an unknown number of tokens
     launches_known: bool = True  # most kernels have a launching call: which region they belong to can be told
 
     def performance(
@@ -228,8 +227,7 @@ class Evaluator:
                 copied=self.waiting.copied(region.key) if self.waiting is not None and _copies(split) else {},
             )
             found = opportunities(known)
-        counts = region.time_source == "timeline" and (told is not None or region.key not in self.drafted)
-        counted = times.token_count(region, steps, told) if counts else None
+        counted = times.token_count(region, steps, told) if region.time_source == "timeline" else None
         return RegionPerformance(
             work=work,
             time=split,
