@@ -29,7 +29,7 @@ class Conditions:
     clocks: tuple[float | None, float | None] = (None, None)  # of the SMs
     waited: float = 0.0  # how much longer its threads took on the new side, of waiting for a CPU, as a logarithm
     recorders: str = ""  # why the time that the GPU waits is not comparable in recordings; "": it is
-    crowded: bool = False  # on both sides, others had the CPUs for so long that one run says little
+    crowded: bool = False  # on both sides, threads waited for a CPU for so long that one run says little
 
     @staticmethod
     def of(base: Side, new: Side) -> Conditions:

@@ -7,6 +7,7 @@ what it holds is copied without taking it out.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import fcntl
 import os
@@ -48,10 +49,13 @@ class GivenInput:
     def _pipe(self) -> int:
         if self._passed:
             return os.dup(self._number) if self._copy is None else _reopened(self._copy, 0)
-        self._passed, held = True, _held(self._number)
-        if held is not None:
-            self._copy = os.memfd_create("input")
-            os.write(self._copy, held)
+        self._passed = True
+        with contextlib.suppress(OSError):  # the first run has it all the same
+            held = _held(self._number)
+            if held is not None:
+                copy = os.memfd_create("input")
+                os.write(copy, held)
+                self._copy = copy
         return os.dup(self._number)
 
 
