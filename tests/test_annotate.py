@@ -170,7 +170,7 @@ def test_ways_of_generating(ran: RunOnce) -> None:
         "embeddings": GENERATE,
         "failure": "generate(prefill decode(decode_step*2))",
         "after the failure": GENERATE,
-        "encoder and decoder": "generate(forward prefill decode(decode_step*2))",
+        "encoder and decoder": "generate(encoder prefill decode(decode_step*2))",
         "streamed from a thread": GENERATE,
     }
 
@@ -190,7 +190,9 @@ def test_hand_written_loops(ran: RunOnce) -> None:
         "one token of prompt": "prefill",
         "static cache used twice": "prefill decode_step prefill decode_step",
         "decoder without its head": "prefill",
-        "evaluation": "forward",
+        "evaluation": "evaluate",
+        "evaluation of a model of one's own": "evaluate prefill",
+        "an encoder": "forward",
         "threads": "prefill decode_step*3 | prefill decode_step*3",
         "a model of one's own": "prefill*2 decode_step",
         "failure": "prefill",

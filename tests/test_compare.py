@@ -5,21 +5,25 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import subprocess
 import sys
 import tarfile
 import tempfile
+from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
 from conftest import recording
 from llm_perf_opt.api.sides import add_facts, open_side
+from llm_perf_opt.cli.compare import _next_step
 from llm_perf_opt.cli.main import main
 from llm_perf_opt.comparing import noise
 from llm_perf_opt.comparing.baseline import read_baseline, render_baseline
@@ -335,6 +339,10 @@ def test_one_run_is_careful_and_says_what_would_settle_it() -> None:
     found = compare(_side(_times(40e6)), _side(_times(41.4e6, seed=1)))
     assert found.verdict == "unsure"
     assert "measure --runs 5" in found.reasons[0]
+    assert re.search(r"only a change of [\d.]+ % or more would show", found.reasons[0])
+    assert _next_step(found, Namespace(new="new")) == "time both several times: llm-perf measure --runs 5 -- CMD"
+    more = evolve(found, reasons=[found.reasons[0].replace("--runs 5", "--runs 22")])
+    assert _next_step(more, Namespace(new="new")).endswith("llm-perf measure --runs 22 -- CMD")
     assert compare(_side(_times(40e6)), _side(_times(44e6, seed=1))).verdict == "worse"
     assert compare(_side(_times(40e6)), _side(_times(36e6, seed=1))).verdict == "better"
     assert compare(_side(_times(40e6)), _side(_times(40.1e6, seed=1))).verdict == "same"
@@ -358,11 +366,25 @@ def test_who_waited_for_a_cpu_is_not_called_slower() -> None:
     assert (found.verdict, compare(after, before).verdict) == ("unsure", "unsure")
     assert "waited longer for a CPU" in found.reasons[0]
     assert any("waited for a CPU for 50 %" in note and "2 %" in note for note in found.notes)
+    before.cpu_wait, after.cpu_wait = 0.7, 0.75  # a fifth longer for that alone
+    assert compare(before, after).verdict == "unsure"
     before.cpu_wait, after.cpu_wait = 0.5, 0.02  # and slower all the same
     assert compare(before, after).verdict == "worse"
     before.cpu_wait, after.cpu_wait = 0.02, 0.5
     before.regions["step"].busy_ns, after.regions["step"].busy_ns = 30e6, 50e6
     assert compare(before, after).verdict == "worse"
+
+
+def test_one_run_on_a_crowded_machine_says_little() -> None:
+    before, after = _side(_times(40e6)), _side(_times(33e6, seed=1))
+    assert compare(before, after).verdict == "better"
+    before.cpu_wait = after.cpu_wait = 0.5
+    found = compare(before, after)
+    assert found.verdict == "unsure"
+    assert "waited long for a CPU" in found.reasons[0]
+    before, after = _side(_times(40e6, 5)), _side(_times(33e6, 5, seed=1))
+    before.cpu_wait = after.cpu_wait = 0.5
+    assert compare(before, after).verdict == "better"
 
 
 def test_recordings_of_two_profilers_tell_nothing_of_the_time_that_the_host_takes() -> None:

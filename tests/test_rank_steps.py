@@ -16,6 +16,7 @@ from llm_perf_opt.analysis.rank_steps import _difference
 from llm_perf_opt.regions.columns import Timeline
 from llm_perf_opt.regions.gpu_samples import COLUMNS, GpuSamples
 from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport, RegionStats
+from llm_perf_opt.report.accounting import account_line
 from llm_perf_opt.report.closing import following_of, next_of
 from llm_perf_opt.report.html import render_html
 from llm_perf_opt.report.identity import identity
@@ -259,6 +260,24 @@ def test_where_only_ranges_were_timed_the_ranks_that_differ_are_what_to_look_at_
     assert identity(view_of(ran)) == ["10 ms per step"]
     assert (following := following_of(ran)) is not None
     assert (following.command, launched in following.why) == ("llm-perf profile -- python train.py", True)
+    # One llm-perf that starts torchrun itself has the times of all ranks in one file.
+    inside = evolve(ran, inputs=ran.inputs[:1])
+    assert next_of(inside, Path("run")) == "llm-perf profile -- python train.py"
+    assert (following := following_of(inside)) is not None
+    assert launched not in following.why
+
+
+def test_time_of_ranks_side_by_side_is_accounted_for_over_all_of_them() -> None:
+    """A stage has the time of the rank that took longest, here another one for each stage."""
+    ranks = []
+    for rank in range(2):
+        took = (6_000_000, 2_000_000) if rank else (2_000_000, 6_000_000)
+        ranges = []
+        for n in range(STEPS):
+            ranges += [("load", n * STEP_NS, n * STEP_NS + took[0])]
+            ranges += [("compute", n * STEP_NS + took[0], n * STEP_NS + sum(took))]
+        ranks.append(evolve(with_ranks(made(ranges, []), rank), source=f"rank{rank}.sqlite"))
+    assert "in other ranges" not in account_line(view_of(build_report(ranks, ReportOptions())))
 
 
 def test_a_slower_clock_is_the_reason_where_somebody_looked() -> None:

@@ -202,6 +202,9 @@ def test_what_comes_after_a_server_keeps_its_load() -> None:
             "llm-perf profile --load 24 --url http://127.0.0.1:8123 -- python serve.py"  # what is as by default is not typed
         )
     )
+    without = {"run": ran | {"gpus_before": [], "gpus_after": []}}  # the machine has no GPU: it would not work there
+    told = next_of(evolve(timed, environment=without), Path("run"))
+    assert told.startswith("on a machine with an NVIDIA GPU: llm-perf profile --load 24")
 
 
 def test_a_run_that_failed_leads_to_its_output_or_goes_on_where_it_stopped(tmp_path: Path) -> None:

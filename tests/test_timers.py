@@ -384,6 +384,37 @@ def test_a_worker_that_is_forked_before_anything_is_imported_leaves_its_last_ran
     assert [timeline.strings[number] for number in timeline.ranges.name.tolist()] == ["of the worker"]
 
 
+KILLED = """
+import multiprocessing, time, nvtx
+
+def work(done):
+    for _ in range(3):
+        with nvtx.annotate("of the worker"):
+            time.sleep(0.04)
+    done.set()
+    time.sleep(60)
+
+if __name__ == "__main__":
+    spawn = multiprocessing.get_context("spawn")
+    done = spawn.Event()
+    worker = spawn.Process(target=work, args=(done,))
+    worker.start()
+    done.wait()
+    worker.terminate()
+    worker.join()
+"""
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_killed_when_it_has_done_its_part_has_left_its_ranges(tmp_path: Path) -> None:
+    """As those of a pool are, where it is left."""
+    (tmp_path / "timers").mkdir()
+    (tmp_path / "killed.py").write_text(KILLED)
+    environment = inject.environment("off", ranges=True, timers=tmp_path / "timers")
+    subprocess.run([sys.executable, tmp_path / "killed.py"], env=environment, check=True)
+    assert len(read_measured(_collected(tmp_path / "timers")).ranges) == 3
+
+
 COMPILES = """
 import nvtx, torch
 step = torch.compile(lambda x: x.sin() + 1, backend="eager")

@@ -510,6 +510,14 @@ def test_tokens_come_from_the_instances_of_decode_steps() -> None:
     assert performance(evaluated(made([("prefill", 0, 100)], [("k", 1, 10)])), "prefill").tokens is None
 
 
+def test_steps_that_check_the_guesses_of_a_smaller_model_make_nobody_knows_how_many_tokens() -> None:
+    steps = [("decode_step", 1_000_000 * i, 1_000_000 * i + 900_000) for i in range(4)]
+    drafts = [("draft", 1_000_000 * i + 10, 1_000_000 * i + 400_000) for i in range(4)]
+    kernels = [("k", 1_000_000 * i + 500_000, 300_000) for i in range(4)]
+    report = evaluated(made([("decode", 0, 4_000_000), *steps, *drafts], kernels))
+    assert performance(report, "decode").tokens is performance(report, "decode/decode_step").tokens is None
+
+
 @pytest.mark.parametrize(
     ("name", "is_step"),
     [("decode_step", True), ("decode_step_12", True), ("decode step", True), ("decode/step", False), ("generate_token", True),

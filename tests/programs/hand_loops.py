@@ -6,7 +6,7 @@ import threading
 import torch
 from parts import part
 from torch import nn
-from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM, StaticCache
+from transformers import BertConfig, BertModel, DynamicCache, LlamaConfig, LlamaForCausalLM, StaticCache
 
 torch.manual_seed(0)
 torch.set_num_threads(1)
@@ -63,6 +63,23 @@ part("decoder without its head")
 model.lm_head(model.model(prompt).last_hidden_state)
 part("evaluation")
 model(input_ids=prompt, labels=prompt)
+part("evaluation of a model of one's own")
+
+
+class WithLoss(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, idx: torch.Tensor, targets: torch.Tensor | None = None) -> torch.Tensor:
+        return model(idx).logits
+
+
+WithLoss().eval()(prompt, prompt)
+WithLoss().eval()(prompt)
+part("an encoder")
+small = BertConfig(vocab_size=128, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32)
+BertModel(small).eval()(prompt)
 part("threads")
 both = threading.Barrier(2)
 

@@ -170,7 +170,8 @@ def _next_step(found: Comparison, arguments: argparse.Namespace) -> str:
         worst = max((r for r in found.regions if r.verdict == "worse"), key=lambda r: r.delta_ns, default=None)
         return f"llm-perf show {new} {shlex.quote(worst.key)}" if worst else ""
     if found.verdict == "unsure":
-        return "time both several times: llm-perf measure --runs 5 -- CMD"
+        asked = re.search(r"llm-perf measure --runs (\d+)", " ".join(found.reasons))
+        return f"time both several times: llm-perf measure --runs {asked[1] if asked else 5} -- CMD"
     if found.verdict == "not_comparable":
         if not found.regions and (arguments.include or arguments.exclude):
             return f"llm-perf ranges {shlex.quote(arguments.base)}"

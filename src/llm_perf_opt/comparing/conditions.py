@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 
@@ -14,7 +15,9 @@ from llm_perf_opt.regions.names import visible
 # Words in the options of programs that say how much there is to do, and those that say otherwise.
 _AMOUNT = re.compile(r"batch|bs|seq|seqlen|len|length|tokens|inputs?|prompts?|images?|samples|dataset|requests")
 _OTHER = re.compile(r"parallel|workers|d?type|kernel|backend|dir|path|root")
-CONTENDED = 0.1  # of the time that threads could run: what waits that much longer for a CPU is not slower by itself
+CONTENDED = 0.1  # what took that much longer for waiting for a CPU (a logarithm) is not slower by itself
+_CROWDED = 0.25  # of the time that threads could run
+_LEAST = 0.01
 _OPTION = re.compile(r"--?[A-Za-z]")
 _SETTING = re.compile(r"[A-Za-z_][\w.]*=")  # as Hydra takes them: infer.batch_size=8
 
@@ -24,15 +27,19 @@ class Conditions:
     """What else differed while the times were taken."""
 
     clocks: tuple[float | None, float | None] = (None, None)  # of the SMs
-    waited: float = 0.0  # how much more of their time the threads of the new side waited for a CPU
+    waited: float = 0.0  # how much longer its threads took on the new side, of waiting for a CPU, as a logarithm
     recorders: str = ""  # why the time that the GPU waits is not comparable in recordings; "": it is
+    crowded: bool = False  # on both sides, threads waited for a CPU for so long that one run says little
 
     @staticmethod
     def of(base: Side, new: Side) -> Conditions:
         names = [" and ".join(RECORDERS.get(kind, kind) for kind in side.recorders) for side in (base, new)]
         differ = all(names) and not set(base.recorders) & set(new.recorders)
         why = f"{names[0]} recorded one side, {names[1]} the other, and each slows the host in its own way"
-        return Conditions((base.clock_mhz, new.clock_mhz), waited_more(base, new), why if differ else "")
+        crowded = min(base.cpu_wait or 0.0, new.cpu_wait or 0.0) >= _CROWDED
+        return Conditions(
+            (base.clock_mhz, new.clock_mhz), waited_more(base, new), why if differ else "", crowded=crowded
+        )
 
 
 def not_alike(base: Side, new: Side) -> tuple[list[str], list[str]]:
@@ -62,8 +69,10 @@ def not_alike(base: Side, new: Side) -> tuple[list[str], list[str]]:
 
 
 def waited_more(base: Side, new: Side) -> float:
-    """How much more of their time the threads of `new` waited for a CPU; 0 where nobody knows."""
-    return new.cpu_wait - base.cpu_wait if base.cpu_wait is not None and new.cpu_wait is not None else 0.0
+    """By which factor waiting for a CPU made the threads of `new` take longer, as a logarithm; 0 where nobody knows."""
+    if base.cpu_wait is None or new.cpu_wait is None:
+        return 0.0
+    return math.log(max(1 - base.cpu_wait, _LEAST) / max(1 - new.cpu_wait, _LEAST))
 
 
 def _percent(side: Side) -> str:

@@ -47,6 +47,7 @@ _ENOUGH = 5  # steady instances, from which on a region can be told by itself
 _ENDS_EARLY = "its ranges end before their GPU work, which one side does not time: compare the recordings themselves"
 _TWO_CLOCKS = "one side was timed on the GPU, the other by the host's clock alone: measure both again"
 _NO_CPU = "the slower side waited longer for a CPU: measure both again on a machine where nothing else runs"
+_CROWDED = "threads waited long for a CPU, not always equally long: measure both with llm-perf measure --runs 5"
 _NOT_COUNTED = "nothing was counted on both sides: give recordings or profiled runs, or compare times (without --exact)"
 _NOTHING_TOLD = math.log(10)  # half an interval: a change by a factor of ten that would not be seen
 _CARRIES = 0.7  # part of a region's change
@@ -215,6 +216,8 @@ class _Evaluated:
             slower = self.conditions.waited * (1 if found[0] == WORSE else -1)
             if self.source == UNDISTURBED and slower >= CONTENDED:
                 return UNSURE, _NO_CPU
+            if self.source == UNDISTURBED and self.conditions.crowded and self.difference.basis != RUNS:
+                return UNSURE, _CROWDED
         return found
 
     def _explained_by_work(self) -> bool:
@@ -258,7 +261,7 @@ def _what_would_settle(found: Difference, times: tuple[Times, Times], floor: flo
         return "it ran too rarely to know its noise: measure both with llm-perf measure --runs 5"
     half = (found.high - found.low) / 2
     if found.basis == INSTANCES:
-        least = f"a change of less than {percent(math.expm1(half))}" if half < _NOTHING_TOLD else "no change"
+        least = f"only a change of {percent(math.expm1(half))} or more" if half < _NOTHING_TOLD else "no change"
         return f"with {_runs_a_side(times)}, {least} would show: measure both with llm-perf measure --runs 5"
     # The interval shrinks with the square root of the number of runs.
     runs = min(len(side.runs) for side in times)

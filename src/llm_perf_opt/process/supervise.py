@@ -16,6 +16,7 @@ from attrs import define
 
 from llm_perf_opt.errors import ExitCode, UserError
 from llm_perf_opt.files import open_to_append
+from llm_perf_opt.process.given_input import GIVEN_INPUT
 from llm_perf_opt.process.interrupts import STOPS, Interrupts, handle
 from llm_perf_opt.processes import is_alive
 
@@ -135,7 +136,9 @@ def run_supervised(
     ended = Ended(exit_code=-1, seconds=0.0)
     settings = _settings(grace_s, again_s, stop_command, program_log)
     with handling(STOPS, interruption.note):
-        command = started or Guarded(argv, log, environment or {}, settings, program_pid=program_pid, held=held)
+        command = started or Guarded(
+            argv, log, environment or {}, settings, program_pid=program_pid, held=held, reads_input=True
+        )
         looked = began
         until: float | None = None  # None: it was not asked to end
         try:
@@ -179,7 +182,7 @@ def run_supervised(
 
 def start_supervised(argv: list[str], *, log: Path, environment: Mapping[str, str], held: Sequence[int]) -> Guarded:
     """Begin a command that `run_supervised` goes on with, or that is ended with `discard`."""
-    return Guarded(argv, log, environment, _settings(grace_seconds()), held=held)
+    return Guarded(argv, log, environment, _settings(grace_seconds()), held=held, reads_input=True)
 
 
 def _has_ended(program_pid: Path | None) -> bool:
@@ -258,16 +261,18 @@ class Guarded:
         program_pid: Path | None = None,
         errors: int = subprocess.STDOUT,
         held: Sequence[int] = (),
+        reads_input: bool = False,
     ) -> None:
         self.began = time.monotonic()
         self._mark = f"{os.getpid()}-{time.monotonic_ns()}"  # in the environment of all its processes
         pipe_read, self._pipe = os.pipe()  # whose closing ends the guard and its command
         words = [sys.executable, "-I", "-S", "-c", _START, str(GUARD), str(pipe_read), str(program_pid or "tree")]
+        given = GIVEN_INPUT.open() if reads_input else subprocess.DEVNULL
         try:
             with open_to_append(log) as output:
                 self._guard = subprocess.Popen(
                     [*words, *settings, "--", *argv],
-                    stdin=subprocess.DEVNULL,
+                    stdin=given,
                     stdout=output,
                     stderr=errors,
                     env={**os.environ, **environment, _MARK: self._mark},
@@ -284,6 +289,8 @@ class Guarded:
             ) from error
         finally:
             os.close(pipe_read)
+            if given != subprocess.DEVNULL:
+                os.close(given)
 
     @property
     def pid(self) -> int:

@@ -64,7 +64,11 @@ def _recorded(view: View) -> Account | None:
     if sum(late) > _FEW * sum(region.wall_ns or 0 for region in view.stages):
         return None  # their ranges are closed before their work is done: what they hold says nothing
     in_ranges = totals.recorded_ns - totals.outside_ranges_ns
-    staged = sum(region.wall_ns or 0 for region in view.stages)
+    stages = {region.key for region in view.stages}
+    ranks = [] if rank else [each for each in view.report.scopes if each.scope.startswith("rank:")]
+    # Of ranks side by side, a stage has the time of the one that took longest: all of theirs fill the whole.
+    held = [region for each in ranks for region in each.regions if region.key in stages] or view.stages
+    staged = sum(region.wall_ns or 0 for region in held)
     several = "" if totals.recorded_ns == totals.span_ns else " in all processes together"
     if rank is not None:
         several = f" on {rank.scope.replace(':', ' ')}, whose times these are"

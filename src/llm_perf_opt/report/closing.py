@@ -25,6 +25,7 @@ _LONGEST_SHOWN = 2 * _LONGEST_COMMAND
 _OF_THE_PROGRAM = "WORKLOAD_"  # how the codes begin that say the program itself failed
 _UNEXPLAINED = "host.unknown"  # a fix that asks for another recording
 _AS_BEFORE = "in place of llm-perf measure, under the same launcher"
+_ELSEWHERE = "on a machine with an NVIDIA GPU"
 _OF_RUNNERS = "--resolved"  # a built-in model is started with a file of its run, gone by now: nobody can type that
 
 
@@ -75,8 +76,9 @@ def next_of(report: NCUProfileRegionReport, out: Path) -> str:
     program, serving, marked = _program(report), _serving(report), _marked(report)
     if program and is_host_only(report):
         command = shlex.join(["llm-perf", "profile", *marked, *serving, "--"]) + f" {program}"
-        # Each rank had an llm-perf of its own: alone, the program would wait for the other ranks.
-        return f"{_AS_BEFORE}: {command}" if report.rank_steps else command
+        if _each_had_its_own(report):
+            return f"{_AS_BEFORE}: {command}"
+        return f"{_ELSEWHERE}: {command}" if _had_no_gpu(report) else command
     if program and not serving and report.answer.fixes and not any(fix.tried for fix in report.answer.fixes):
         return shlex.join(["llm-perf", "try", *marked, "--"]) + f" {program}"
     if program:
@@ -104,7 +106,8 @@ def following_of(report: NCUProfileRegionReport) -> Following | None:
     verb, why = "profile", "once the program is changed; llm-perf compare then says whether it helped"
     if is_host_only(report):
         why = "shows what limits each stage, and what to fix first"
-        why += f"; {_AS_BEFORE}" if ranks else ""
+        why += f"; {_AS_BEFORE}" if _each_had_its_own(report) else ""
+        why += f"; {_ELSEWHERE}" if _had_no_gpu(report) else ""
     elif stage is not None and _can_be_tried(report, stage):
         verb, why = "try", "tries the known fixes without changing the program, and compares the outputs"
     elif not answer.fixes or answer.fixes[0].rule == _UNEXPLAINED:
@@ -114,6 +117,17 @@ def following_of(report: NCUProfileRegionReport) -> Following | None:
     said = " (CMD: the command that starts the program)" if program == "CMD" else ""
     command = " ".join(["llm-perf", verb, shlex.join([*options, "--"]), program])
     return Following(visible(command, _LONGEST_SHOWN), f"{why}{said}.")
+
+
+def _each_had_its_own(report: NCUProfileRegionReport) -> bool:
+    """Each rank an llm-perf: alone, the program would wait for the other ranks. Under ours, torchrun starts them all."""
+    return report.rank_steps is not None and len(report.inputs) > 1
+
+
+def _had_no_gpu(report: NCUProfileRegionReport) -> bool:
+    """The machine that measured it: `profile` would only say so."""
+    facts = _run_facts(report)
+    return facts.get("gpus_before") == facts.get("gpus_after") == [] and not report.environment.get("gpus")
 
 
 def _can_be_tried(report: NCUProfileRegionReport, stage: NCUProfileRegion) -> bool:

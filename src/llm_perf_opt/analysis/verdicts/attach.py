@@ -22,6 +22,7 @@ from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport,
 from llm_perf_opt.regions.ranking import heaviest
 from llm_perf_opt.regions.timing import Timing
 
+_DRAFT = "draft"  # as the injected code calls it
 _MOST_REGIONS = 256  # evaluated in the main scope: the heaviest, each with the regions around it
 _MOST_ELSEWHERE = 12  # outermost regions evaluated in each other scope
 _MOST_WITH_SIGNATURES = 48  # of those, with a list of signatures
@@ -52,7 +53,10 @@ def attach(report: NCUProfileRegionReport, inputs: Inputs) -> NCUProfileRegionRe
         evaluated = [(region, _steady(homes[region.key], scope, region, inputs)) for region in chosen]
         rows = [(region, warm, _launches(homes[region.key], warm, inputs, plain)) for region, warm in evaluated]
         evaluator = _evaluator(report, scope, inputs, [launches for _, _, launches in rows], tables)
-        held = (_as_held(region, steady) for region in scope.regions if is_token_step(region))
+        # Guesses of a smaller model: as many tokens as it guessed right.
+        drafted = frozenset(region.parent for region in scope.regions if region.name == _DRAFT)
+        makes_one = (region for region in scope.regions if is_token_step(region) and region.key not in drafted)
+        held = (_as_held(region, steady) for region in makes_one)
         steps = inside(scope.regions, (region for region in held if region.instances))
         explained = {id(r) for r in (*heaviest(chosen, _MOST_EXPLAINED), *(chosen_stages if is_main else ()))}
         for region, warm, launches in rows:
@@ -64,7 +68,8 @@ def attach(report: NCUProfileRegionReport, inputs: Inputs) -> NCUProfileRegionRe
             waiting = inputs.rank_waiting.get(home, {}).get(region.key)
             told = region.timing.steps if region.timing is not None else None
             found = evaluator.performance(warm, launches, steps.get(region.key, []), signatures, waiting, told)
-            found = evolve(found, instances=warm.instances)
+            uncounted = told is None and region.key in drafted
+            found = evolve(found, instances=warm.instances, tokens=None if uncounted else found.tokens)
             region.performance = found if warm is region else evolve(found, steady=warm.inclusive)
             if region.is_whole_recording and region.timing is not None:
                 region.timing = timing_once_warm(region.timing, found.time.wall)

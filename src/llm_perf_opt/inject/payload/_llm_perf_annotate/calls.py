@@ -168,7 +168,7 @@ class Calls:
             elif generation.model is module:
                 generation.before_call()
             else:
-                stage = "forward"  # an encoder, say, which may be given tokens as well
+                stage = model.name_in(generation.model, module)
             if state.graph is not None:
                 state.graph.stage = stage
         except Exception as error:

@@ -28,6 +28,8 @@ PACKED = (
     *("cu_seqlens", "cu_seqlens_q", "cu_seq_lens_q", "seq_lens", "seqlens", "lengths"),
     *("slot_mapping", "block_tables", "block_table"),
 )
+# What the tokens should have been: a loss is computed, in training or to evaluate.
+TARGETS = ("labels", "targets", "target")
 # Plain numbers that say how many tokens came before.
 OFFSETS = ("start_pos", "cur_pos", "start_position", "offset")
 # A pass over more tokens than this onto a filled cache is a new piece of prompt (the next turn of a chat), over
@@ -61,17 +63,24 @@ class Model:
         self._cache = _Argument(CACHES, places)
         self._offset = _Argument(OFFSETS, places)
         self._packed = _Argument(PACKED, places)
+        self._targets = _Argument(TARGETS, places)
+        self._encodes: bool | None = None
+        self._part = ""
         self._first = next(iter(places), "")
         # A server packs several requests into one flat row of tokens: it is neither prefill nor decode.
         self._flat = "positions" in places
 
     def stage(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-        """`prefill`, `decode_step`, `step` where that cannot be told, as of several requests, or `forward` for all that is not inference over tokens."""
+        """`prefill`, `decode_step`, `step` where that cannot be told, as of several requests, `evaluate` for a loss without gradients, or `forward` for all else that is not inference over tokens."""
         tokens = self._tokens.of(args, kwargs)
         if tokens is None:
             tokens = self._unnamed_tokens(args, kwargs)
         length = _length(tokens)
-        if length is None or kwargs.get("labels") is not None or (self._flat and tokens.dim() == 1):
+        if self._encodes is None:
+            self._encodes = _encodes(module)
+        if length is not None and self._targets.of(args, kwargs) is not None:
+            return "forward" if torch.is_grad_enabled() else "evaluate"
+        if length is None or self._encodes or (self._flat and tokens.dim() == 1):
             return "forward"
         fill = self._fill(args, kwargs)
         if fill is None:
@@ -91,6 +100,14 @@ class Model:
         decodes = fill != EMPTY if length == 1 else several_decode
         self._note_step(cache, decodes, reads)
         return "decode_step" if decodes else "prefill"
+
+    def name_in(self, whole: Any, module: Any) -> str:
+        """The stage of a part that `generate()` calls by itself, such as an encoder or a vision tower."""
+        if not self._part:
+            paths = (path for path, part in whole.named_modules() if part is module)
+            name = next(paths, "").rpartition(".")[2]
+            self._part = "forward" if not name or name.isdigit() else name
+        return self._part
 
     def _note_step(self, cache: Any, decodes: bool, reads: bool) -> None:
         self._stepped, key = decodes, object.__hash__(cache)
@@ -238,6 +255,12 @@ def _parameters(module: Any) -> dict[str, int | None]:
     for place, parameter in enumerate(parameters):
         places[parameter.name] = place if parameter.kind in by_position else None
     return places
+
+
+def _encodes(module: Any) -> bool:
+    """Whether every token sees every other, as in an encoder: nothing is ever decoded after such a call."""
+    causal = {part.__dict__.get("is_causal") for part in module.modules()} - {None}
+    return causal == {False}
 
 
 def _length(tokens: Any) -> int | None:

@@ -45,6 +45,7 @@ _LOOK_AGAIN_NS = 1_000_000  # whether the process uses a GPU by now
 _NEVER = 1 << 62
 _FLUSH_NS = 500_000_000  # between two ranges that have none around them
 _READ_NS = 3_000_000_000  # likewise, for events: to read one takes longer than to record it
+_SOONER = 20  # times as often, in a child of multiprocessing: a pool kills its workers when it is done with them
 _EVENTS_AHEAD = 4096  # that may wait to be read; beyond that, ranges are timed by the host clock alone
 _ALWAYS = 2  # levels of ranges whose events come first
 _OUTER_SHARE, _INNER_SHARE, _MEMORY_SHARE = 0.002, 0.001, 0.0008  # of the program's time that each may take
@@ -79,6 +80,7 @@ class Timers(Locked):
         self._folder = folder
         self._events: Events | None = None
         self._memory: Memory | None = None
+        self._flush_ns, self._read_ns = _FLUSH_NS, _READ_NS
         self.evidence = Evidence("")
         self._start_anew()
         super().__init__()
@@ -107,6 +109,10 @@ class Timers(Locked):
         """Begin anew, with files in another folder."""
         self._folder = folder
         self._start_anew()
+
+    def write_sooner(self) -> None:
+        """The process may be killed once it has done its part."""
+        self._flush_ns, self._read_ns = _FLUSH_NS // _SOONER, _READ_NS // _SOONER
 
     def use(self, torch: Any) -> None:
         """Torch is there: its GPU, its allocator, and what tells of compilation and graph capture."""
@@ -148,7 +154,7 @@ class Timers(Locked):
             self._end_with(of, (which, of.number, start, now), event, extra)
         elif which >= 0:
             of.host += (which, of.number, start, now)
-        if len(of.host) >= _FLUSH_NUMBERS or (not stack and now - of.wrote > _FLUSH_NS):
+        if len(of.host) >= _FLUSH_NUMBERS or (not stack and now - of.wrote > self._flush_ns):
             self._flush(of)
 
     def undo(self, domain: Any) -> None:
@@ -185,7 +191,7 @@ class Timers(Locked):
         of = getattr(self._local, "of", None) or self._new_thread()
         if which >= 0:
             self._end_with(of, (which, of.number, start, now), event, extra)
-        if not of.stack and now - of.wrote > _FLUSH_NS:
+        if not of.stack and now - of.wrote > self._flush_ns:
             self._flush(of)
 
     # -- what few go through ----------------------------------------------------------------------
@@ -342,7 +348,7 @@ class Timers(Locked):
 
     def _write(self, of: _Thread, last: bool, events: bool = True) -> None:
         now = of.wrote = monotonic_ns()
-        due = events and (last or len(of.waiting) >= _FLUSH_ROWS or now - of.read > _READ_NS)
+        due = events and (last or len(of.waiting) >= _FLUSH_ROWS or now - of.read > self._read_ns)
         if of.waiting and due and (last or not self._is_capturing()):
             of.read = now
             done = len(of.waiting)
@@ -430,6 +436,7 @@ class Timers(Locked):
         if name is None:
             return
         from ast import parse  # only here: slow to import
+
         own, mine = vars(self._local).copy(), _Thread()
         self._local.of = mine
         mine.wrote = self._next_outer = self._next_inner = _NEVER  # nothing of this is written
@@ -488,8 +495,11 @@ def install(torch: Any, ranges_seen: SeenRanges) -> None:
     process = sys.modules.get("multiprocessing.process")
     if process is not None and process.parent_process() is not None:  # in such a child already
         _end_with(timers)
+    elif process is not None and hasattr(process.current_process(), "_inheriting"):  # in one that spawn is setting up
+        timers.write_sooner()
 
 
 def _end_with(timers: Timers) -> None:
-    """In a child that multiprocessing has forked: it ends without atexit, as workers of servers do."""
+    """In a child of multiprocessing: forked, it ends without atexit, as workers of servers do; in a pool, it is killed."""
+    timers.write_sooner()
     sys.modules["multiprocessing.util"].Finalize(None, timers.finish, exitpriority=-100)
