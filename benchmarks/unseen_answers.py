@@ -1,6 +1,6 @@
 """What reports answer about recordings that nobody tuned for. One table: right, unsure, wrong, none.
 
-    python benchmarks/unseen_answers.py [--shared DIR] [--packages DIR] [--round 1..15] [--only TEXT]
+    python benchmarks/unseen_answers.py [--shared DIR] [--packages DIR] [--round 1..17] [--only TEXT]
 
 `unseen/printed_kernels.toml` has kernels as ncu printed them for other people; `unseen/parts.toml` parts of public
 recordings (`recording_parts.py`); `unseen/packages.toml` whole recordings that lie in source distributions of packages,
@@ -33,6 +33,7 @@ from attrs import define
 import paper_programs
 import paper_programs_three
 import paper_programs_two
+import published_programs
 import simulated_programs
 import simulated_programs_two
 from answers import NONE, Case, rate
@@ -49,7 +50,7 @@ ROOT = HERE.parent
 SHARED = ROOT.parent / "shared" / "data"
 RESULTS = HERE / "results"
 PACKAGES = SHARED / "packages"
-ROUNDS = tuple(range(1, 16))
+ROUNDS = tuple(range(1, 18))
 PROGRAMS = (
     "simulated",
     "simulated_two",
@@ -57,6 +58,7 @@ PROGRAMS = (
     "paper",
     "paper_two",
     "paper_three",
+    "published",
 )  # files that describe programs
 KINDS = {  # by the key that only entries of that kind have
     "kernel": "kernels that ncu printed",
@@ -93,7 +95,12 @@ class Unseen:
 
 
 def unseen() -> Iterator[Unseen]:
-    for entry in (*_entries("printed_kernels"), *_entries("paper_kernels"), *_entries("paper_kernels_two")):
+    for entry in (
+        *_entries("printed_kernels"),
+        *_entries("paper_kernels"),
+        *_entries("paper_kernels_two"),
+        *_entries("published_kernels"),
+    ):
         yield _unseen({"files": "", "stage": "*", **entry})
     for entry in _entries("parts"):
         yield _unseen({"shared": True, **entry})
@@ -118,7 +125,7 @@ def recordings(one: Unseen, shared: Path, packages: Path, folder: Path) -> list[
         return [printed(one.source, folder / "printed.csv")]
     if "program" in one.source:
         program = one.source["program"]
-        for programs in (paper_programs, paper_programs_two, paper_programs_three):
+        for programs in (paper_programs, paper_programs_two, paper_programs_three, published_programs):
             if program in programs.PROGRAMS:
                 return programs.simulate(program, folder)
         simulated = simulated_programs if program in simulated_programs.PROGRAMS else simulated_programs_two
