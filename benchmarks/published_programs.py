@@ -8,7 +8,7 @@ each, written before the product was asked.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 
 from paper_nsys import Paper, Thread

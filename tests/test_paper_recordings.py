@@ -18,6 +18,7 @@ from llm_perf_opt.report.view import view_of
 from paper_nsys import Paper, Thread
 from paper_programs import simulate
 from paper_programs_three import simulate as simulate_more
+from published_programs import simulate as simulate_published
 
 pytestmark = pytest.mark.process
 
@@ -193,3 +194,15 @@ def test_code_that_is_loaded_in_every_step_is_no_warm_up(tmp_path: Path) -> None
 def test_gpus_that_take_turns_should_work_at_once(tmp_path: Path) -> None:
     answer = report_of(*simulate_more("layers_over_four_gpus", tmp_path)).answer
     assert answer.do_first.startswith("Let the GPUs work at the same time")
+
+
+def test_a_late_rank_is_named_though_its_collectives_lie_in_no_range(tmp_path: Path) -> None:
+    answer = report_of(*simulate_published("ddp_late_rank", tmp_path)).answer
+    assert (answer.stage, answer.fixes[0].rule) == ("whole recording", "comm.skew")
+    assert "mostly for rank 1" in answer.why
+
+
+def test_a_busy_pipe_of_64_bit_floats_is_named(tmp_path: Path) -> None:
+    particles = next(one for one in unseen_answers.unseen() if one.case.name == "particles in float64 on a t4")
+    answer = report_of(unseen_answers.printed(particles.source, tmp_path / "particles.csv")).answer
+    assert answer.do_first.startswith("Compute in 32 bits wherever that is precise enough")

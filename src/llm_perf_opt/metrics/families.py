@@ -82,9 +82,21 @@ def any_case(family: str) -> str:
 @lru_cache(maxsize=1 << 18)  # fewer, and of a small hostile file every name is looked up anew, three times
 def family_of(kernel_name: str) -> str:
     """The family of a kernel, from its full name; `other` where no rule fits."""
-    # Parameter lists repeat template arguments and may run to many kilobytes: what matters comes first.
-    head = kernel_name[:4000].lower()
+    # Parameter lists repeat template arguments and may run to many kilobytes: what matters comes first. What a kernel
+    # is given (a state of random numbers, say) is not what it does.
+    head = _without_parameters(kernel_name[:4000]).lower()
     return next((rule.family for rule in rules() if rule.fits(head)), OTHER)
+
+
+def _without_parameters(name: str) -> str:
+    if not name.endswith(")"):
+        return name
+    depth = 0
+    for place in range(len(name) - 1, 0, -1):
+        depth += {")": 1, "(": -1}.get(name[place], 0)
+        if not depth:
+            return name[:place]
+    return name
 
 
 def label_of(family: str) -> str:

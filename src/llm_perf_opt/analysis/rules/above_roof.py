@@ -32,6 +32,7 @@ _MOST = 0.5
 _FEWEST_TO_FUSE = 2
 _FEWEST_BYTES, _MOST_BYTES = 0.35, 0.7  # fewer, as far as is known
 _REACHED = 0.6  # of a roof: what a kernel that is written well reaches at least
+_LONG, _HARDLY = 100_000, 0.1  # ns of a kernel, and of the memory's peak
 _SHORTEST = 1_500  # ns of a kernel that does nothing
 _FEWER_BYTES = 0.5  # what smaller data types or larger batches leave of the traffic, say: 8 bits in place of 16
 
@@ -42,8 +43,9 @@ def above_the_roof(rule: str) -> Find:
     def find(of: Evaluated) -> Iterator[Found]:
         if not of.roofed.analysed.any():
             return
-        fusable, memory = (verdict_rules().kernel_fixes[name] for name in ("fusable", "gemm_dram"))
-        found = [*(_fusable_kernels(of) if rule == fusable else _other_kernels(of, rule))]
+        fusable, memory, other = (verdict_rules().kernel_fixes[name] for name in ("fusable", "gemm_dram", "other"))
+        found = [*(_fusable_kernels(of) if rule in (fusable, other) else ())]
+        found += _other_kernels(of, rule) if rule != fusable else ()
         found += _at_the_memory_roof(of) if rule in (fusable, memory) else ()
         yield from (one for one in found if one.rule == rule)
 
@@ -58,7 +60,15 @@ def has_neighbours(of: Evaluated) -> bool:
 def _fusable_kernels(of: Evaluated) -> Iterator[Found]:
     if has_neighbours(of):
         group = [f for f in of.families if is_fusable(f.family)]
-        yield from _above(of, group, "fusion", lambda _: verdict_rules().kernel_fixes["fusable"])
+        yield from _above(of, group, "fusion", lambda longest: _fusion_or_slow(of.roofed, longest[0]))
+
+
+def _fusion_or_slow(roofed: Roofed, longest: int) -> str:
+    """Fusing saves traffic and launches: long kernels that hardly use the memory spend their time on neither."""
+    fixes, row = verdict_rules().kernel_fixes, roofed.launches.which.tolist().index(longest)
+    mean = roofed.launches.time_ns[row] / max(int(roofed.launches.calls[row]), 1)
+    share = float(np.nan_to_num(roofed.shares["dram"][row], nan=1.0))
+    return fixes["other"] if mean >= _LONG and share <= _HARDLY else fixes["fusable"]
 
 
 def _other_kernels(of: Evaluated, rule: str) -> Iterator[Found]:
@@ -67,6 +77,18 @@ def _other_kernels(of: Evaluated, rule: str) -> Iterator[Found]:
             continue
         if any(_fix_at(family.family, roof) == rule for roof in ("", *ROOFS)):
             yield from _above(of, [family], "kernels", lambda longest: _kernel_fix(of.roofed, longest))
+
+
+def _at_their_pipe(of: Evaluated, longest: int) -> bool:
+    """Does the kernel that takes longest run near the peak of the SMs' busiest pipe? What helps there, the verdict says."""
+    row = of.roofed.launches.which.tolist().index(longest)
+    return bounds(of.roofed)[row] == "sm"
+
+
+def at_memory_roof(of: Evaluated) -> set[str]:
+    """Kernels that counters show at the memory's roof: a faster pipe of the SMs would not make them faster."""
+    kinds = of.roofed.launches.timed_kinds
+    return {kinds[row][0].kernel_name for row, bound in enumerate(bounds(of.roofed)) if bound == "dram"}
 
 
 def _at_the_memory_roof(of: Evaluated) -> Iterator[Found]:
@@ -120,6 +142,8 @@ def _above(
     lost = of.roofed.recoverable_ns * free
     longest, kinds = _longest(of.roofed, families, lost), launches.kinds
     rule, first = rule_of(longest), kinds[longest[0]]
+    if rule == verdict_rules().kernel_fixes["other"] and _at_their_pipe(of, longest[0]):
+        return
     # From kernels that reach the roof to those that come near it.
     least = np.nan_to_num(np.maximum(launches.time_ns - of.roofed.at_roof_ns / _REACHED, 0.0)) * free
     if rule == verdict_rules().kernel_fixes["other"]:  # however little they do

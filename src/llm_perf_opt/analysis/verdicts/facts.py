@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from llm_perf_opt.analysis.verdicts.breakdown import main_stall, weighted_percent
@@ -17,8 +18,10 @@ from llm_perf_opt.regions.model import FamilyTime, NCUProfileRegion, RegionWork,
 from llm_perf_opt.regions.names import short_kernel_name, visible
 
 _FAMILIES_NAMED = 4
+_MOST = 0.5  # of the time
+_FP64_BUSIEST = re.compile(r"^FP64\b[^.]*? is the highest-utilized pipeline \((\d+(?:\.\d+)?)%\)")
 _HIDDEN = 0.1  # of copies or collectives, up to which they run beside other work: that is what the GPU works on
-_NAMED = {"cuda_core": "CUDA cores", "dram": "DRAM", "l2": "L2", "l1": "L1", "sm": "SM pipes", "": "not known"}
+NAMED_ROOFS = {"cuda_core": "CUDA cores", "dram": "DRAM", "l2": "L2", "l1": "L1", "sm": "SM pipes", "": "not known"}
 BOUNDS = (*ROOFS, "latency")
 
 
@@ -33,7 +36,9 @@ def kernel_facts(facts: Facts, roofed: Roofed, by_bound: dict[str, Quantity]) ->
     facts.share("known_share", 1 - parts[""] if parts else None)
     facts.share("largest_share", max(parts[name] for name in BOUNDS) if parts else None)
     largest = sorted(parts.items(), key=lambda item: -item[1])
-    facts.words["parts"] = ", ".join(f"{_NAMED.get(n, n)} {100 * part:.0f} %" for n, part in largest if part >= 0.005)
+    facts.words["parts"] = ", ".join(
+        f"{NAMED_ROOFS.get(n, n)} {100 * part:.0f} %" for n, part in largest if part >= 0.005
+    )
     occupancy = weighted_percent(roofed.launches, "occupancy")
     stall = main_stall(roofed.launches)
     facts.words["occupancy_words"] = "" if occupancy is None else f", occupancy {occupancy:.0f} %"
@@ -41,6 +46,13 @@ def kernel_facts(facts: Facts, roofed: Roofed, by_bound: dict[str, Quantity]) ->
         facts.words["occupancy_words"] += (
             f", warps wait mostly for {stall[0]} ({100 * stall[1]:.0f} % of their waiting)"
         )
+
+
+def pipe_facts(facts: Facts, region: NCUProfileRegion) -> None:
+    """The pipe for 64-bit floats, where ncu's rule about the busiest one names it for most of the time."""
+    told = ((finding, _FP64_BUSIEST.search(finding.message)) for finding in region.rules)
+    busy = [float(found[1]) / 100 for one, found in told if found and (one.share_of_gpu_time or 0.0) >= _MOST]
+    facts.share("fp64_share", max(busy, default=None))
 
 
 def time_facts(
