@@ -7,8 +7,7 @@ each, written before the product was asked.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from paper_nsys import Paper, Thread
@@ -144,11 +143,6 @@ def item(host: Thread) -> None:
     host.sync()
 
 
-@contextmanager
-def both(*spans: object) -> Iterator[None]:
-    yield
-
-
 GPT2_FORWARD = [
     *((LN, 22), (GEMM_A, 140), (FLASH, 95), (COPY, 14), (GEMM_A, 55), (DROPOUT, 30), (ADD, 26)),
     *((LN, 22), (GEMM_A, 190), (GELU, 62), (GEMM_B, 185), (DROPOUT, 30), (ADD, 26)),
@@ -236,7 +230,7 @@ def emitted_loader(folder: Path) -> list[Path]:
     for _ in range(14):
         with host.span("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"):
             host.works(88_000)
-        with host.span("aten::to, op_id = %d" % number):
+        with host.span(f"aten::to, op_id = {number}"):
             host.copy("HtoD", 65_536, 5)
         for name, time in GPT2_FORWARD * 12:
             number += 1
@@ -295,7 +289,7 @@ def generate_eager_a100(folder: Path) -> list[Path]:
 
 def decode_nodes(rows: float = 1.0) -> list[tuple[str, float]]:
     layer = [(V_NORM, 2.6), (SMALL_H, 19), (V_ROPE, 2.4), (V_CACHE, 2.2), (SPLIT, 8 * rows), (SMALL_H, 13)]
-    return [*(layer + [(V_NORM, 2.6), (SMALL_H, 76), (V_ACT, 3), (SMALL_H, 40)]) * 32, (SMALL_H, 330)]
+    return [*[*layer, (V_NORM, 2.6), (SMALL_H, 76), (V_ACT, 3), (SMALL_H, 40)] * 32, (SMALL_H, 330)]
 
 
 @program
@@ -306,7 +300,7 @@ def graphs_whole(folder: Path) -> list[Path]:
     for _ in range(4):
         with host.span("prefill"):
             layer = [(V_NORM, 22), (GEMM_H, 380), (V_ROPE, 18), (FA3, 210), (GEMM_H, 250), (V_NORM, 22), (GEMM_H, 1700)]
-            ops(host, [*(layer + [(V_ACT, 60), (GEMM_H, 850)]) * 32, (SMALL_H, 330)], 8)
+            ops(host, [*[*layer, (V_ACT, 60), (GEMM_H, 850)] * 32, (SMALL_H, 330)], 8)
             host.sync()
         for _ in range(64):
             with host.span("decode"):
@@ -743,3 +737,218 @@ def large_vocabulary(folder: Path) -> list[Path]:
         ops(host, [(ADAM_FUSED, 90)], 40)
         item(host)
     return [paper.write(folder / "lora.sqlite")]
+
+
+# -- a second round -----------------------------------------------------------------------------------
+
+KGEMM = "void kgemm_4bit_inference_naive<__half, (int)128, (int)16>(int, int, int, T1 *, unsigned char *, float *, const float *, T1 *, int, int, int, int)"
+ONE_SHOT = "void vllm::cross_device_reduce_1stage<__nv_bfloat16, (int)2>(vllm::RankData *, vllm::RankSignals, vllm::Signal *, T1 *, int, int)"
+FP8 = "sm90_xmma_gemm_e4m3bf16_e4m3f32_f32_tn_n_tilesize64x64x128_warpgroupsize1x1x1_execute_segment_k_off_kernel__5x_cublas"
+XQA = "kernel_mha(const tensorrt_llm::kernels::KernelParams)"
+SENDRECV = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<(unsigned long)4096>)"
+ROPE_U = "_rope_embedding"
+NORM_U = "_rms_layernorm_forward"
+SWIGLU_U = "_fg_kernel"
+LOSS_U = "_chunked_cross_entropy_forward"
+
+
+@program
+def four_bits_3090(folder: Path) -> list[Path]:
+    """generate() of a 7B model in four bits (bitsandbytes) on a 3090, no NVTX: eager, 1,100 launches for each token."""
+    paper = Paper(1701, RTX3090)
+    host = paper.thread(name="python")
+    layer = [
+        (KGEMM if n is GEMV_A else n, 17 if n is GEMV_A and t < 50 else 44 if n is GEMV_A else t)
+        for n, t in LLAMA_TOKEN
+    ]
+    for _ in range(40):
+        host.works(700)
+        ops(host, [(EMB, 3), *layer * 32, (GEMV_A, 290), (CAST, 3), (ARGMAX, 14)], 19)
+        item(host)
+    return [paper.write(folder / "bnb.sqlite")]
+
+
+@program
+def pipeline_stage(folder: Path) -> list[Path]:
+    """Megatron-like ranges on the last rank of four pipeline stages: it waits for the first microbatches, and at the end."""
+    paper = Paper(1702, H100)
+    host = paper.thread(name="python")
+    for step in range(5):
+        with host.span(f"iteration {step + 10}"):
+            with host.span("forward-backward-func"):
+                for micro in range(8):
+                    host.kernel(SENDRECV, 46_000 if micro == 0 else 1_500, stream=22, grid=2)
+                    host.paper.free[host._key(None, 0)] = max(host.done(), host.done(22))
+                    ops(host, [(GEMM_H, 600), (FA3, 300), (GEMM_H, 2100), (GEMM_H, 1000)] * 6, 8)
+                    ops(host, [(GEMM_HN, 2000), (GEMM_HT, 2000), (FLASH_BACK, 800), (GEMM_HN, 1200)] * 6, 8)
+                    host.kernel(SENDRECV, 900, stream=23, grid=2, after=host.done())
+                host.kernel(SENDRECV, 44_000, stream=22, grid=2, after=host.done())
+                host.paper.free[host._key(None, 0)] = max(host.done(), host.done(22))
+            with host.span("optimizer"):
+                ops(host, [(ADAM_FUSED, 2200)] * 3, 60)
+            item(host)
+    return [paper.write(folder / "stage3.sqlite")]
+
+
+@program
+def sentences_t4(folder: Path) -> list[Path]:
+    """Sentence embeddings on a T4: tokenising between the batches takes as long as the batches; ranges by the user."""
+    paper = Paper(1703, T4)
+    host = paper.thread(name="python3")
+    layer = [
+        (GEMM_T4, 210),
+        (SOFTMAX, 60),
+        (GEMM_T4, 90),
+        (ADD, 30),
+        (LN, 25),
+        (GEMM_T4, 260),
+        (GELU, 60),
+        (GEMM_T4, 250),
+    ]
+    for _ in range(40):
+        with host.span("tokenize"):
+            host.works(13_500)
+        with host.span("forward"):
+            for _ in range(3):
+                host.copy("HtoD", 32_768, 3)
+            ops(host, [*layer * 12, (MEAN, 40)], 9)
+            host.copy("DtoH", 98_304, 3)
+    return [paper.write(folder / "sentences.sqlite")]
+
+
+@program
+def synchronised_for_timing(folder: Path) -> list[Path]:
+    """torch.cuda.synchronize() around forward, backward and step to print their times, as tutorials do; a small model."""
+    paper = Paper(1704, RTX4090)
+    host = paper.thread(name="python")
+    for _ in range(25):
+        for name, work in (
+            ("forward", smaller(GPT2_FORWARD * 12, 4)),
+            ("backward", smaller(GPT2_BACKWARD * 12, 4)),
+            ("optimizer", [(ADAM_FUSED, 320)] * 2),
+        ):
+            with host.span(name):
+                ops(host, work, 6)
+                host.sync("cudaDeviceSynchronize")
+            host.works(60)
+    return [paper.write(folder / "timed.sqlite")]
+
+
+@program
+def emitted_small(folder: Path) -> list[Path]:
+    """emit_nvtx around a small fine-tuning: each operator costs the host 24 µs with its ranges, kernels take 10."""
+    paper = Paper(1705, RTX3090)
+    host = paper.thread(name="python")
+    engine = paper.thread(tid=4801)
+    number = 0
+    for _ in range(12):
+        with host.span("train_step"):
+            with host.span("forward"):
+                for name, time in GPT2_FORWARD * 12:
+                    number += 1
+                    with host.span(f"aten::op, seq = {number}, op_id = {number}"):
+                        host.works(19)
+                        host.kernel(name, max(time / 9, 2))
+            engine.now = host.now + 20
+            with host.span("backward"):
+                for name, time in GPT2_BACKWARD * 12:
+                    number += 1
+                    with engine.span(f"autograd::engine::evaluate_function: MulBackward0, op_id = {number}"):
+                        engine.works(19)
+                        engine.kernel(name, max(time / 9, 2))
+                host.now = engine.now + 20
+            with host.span("Optimizer.step#AdamW.step"):
+                ops(host, [(ADAM_FUSED, 300)] * 2, 60)
+            item(host)
+    return [paper.write(folder / "emit_small.sqlite")]
+
+
+@program
+def trtllm_fp8(folder: Path) -> list[Path]:
+    """TensorRT-LLM's benchmark of a 8B model in fp8 on an H100, decode graphs traced whole, short gaps of the host."""
+    paper = Paper(1706, H100)
+    host = paper.thread(name="trtllm-bench")
+    for step in range(120):
+        host.works(220)
+        host.copy("HtoD", 8192, 2, pinned=True)
+        host.graph([*[(FP8, 11), (XQA, 9), (FP8, 8), (FP8, 42), (FP8, 22)] * 32, (FP8, 170)], whole=True, launch=40)
+        host.kernel("void tensorrt_llm::kernels::topKStage1<float>(float const *, float *, int *)", 35)
+        host.copy("DtoH", 4096, 1, pinned=True)
+        host.sync("cudaEventSynchronize")
+        if step % 30 == 0:
+            ops(host, [(FP8, 260), (XQA, 160), (FP8, 180), (FP8, 900), (FP8, 460)] * 32, 6)
+    return [paper.write(folder / "trtllm.sqlite")]
+
+
+@program
+def unsloth_3090(folder: Path) -> list[Path]:
+    """Unsloth's LoRA of a 4-bit model on a 3090, Triton kernels of its own, no NVTX: the GPU works 97 %."""
+    paper = Paper(1707, RTX3090)
+    host = paper.thread(name="python3")
+    dequant = "void kDequantizeBlockwise<__half, (int)512, (int)64, (int)8, (int)2>(float *, unsigned char *, float *, T1 *, int, int)"
+    layer = [(NORM_U, 90), (dequant, 130), (GEMM_A, 900), (ROPE_U, 60), (FLASH, 420), (dequant, 90), (GEMM_A, 620)]
+    layer += [(NORM_U, 90), (dequant, 360), (GEMM_A, 2400), (SWIGLU_U, 190), (dequant, 180), (GEMM_A, 1250)]
+    for _ in range(4):
+        ops(host, [(EMB, 20), *layer * 32, (GEMM_A, 3300), (LOSS_U, 1100)], 9)
+        ops(host, [*[(n, t * 1.1) for n, t in layer] * 32, *[(FLASH_BACK, 1100)] * 32], 9)
+        ops(host, [(ADAM_EACH, 60)] * 6, 50)
+        item(host)
+    return [paper.write(folder / "unsloth.sqlite")]
+
+
+@program
+def logits_to_host(folder: Path) -> list[Path]:
+    """Perplexity of a test set: `logits.float().cpu()` of each batch, 823 MB to pageable memory, then numpy on the host."""
+    paper = Paper(1708, A100)
+    host = paper.thread(name="python")
+    for _ in range(12):
+        with host.span("batch"):
+            ops(host, [*GPT2_FORWARD * 12, (GEMM_A, 500), (CAST, 600)], 7)
+            host.copy("DtoH", 823_000_000, 3.1)
+            host.works(60_000)
+    return [paper.write(folder / "perplexity.sqlite")]
+
+
+@program
+def rollout_and_train(folder: Path) -> list[Path]:
+    """TRL: `generate` of 40 tokens without graphs, then `train_step`, in turns; generation is four fifths of the time."""
+    paper = Paper(1709, H100)
+    host = paper.thread(name="python")
+    token = [
+        (n.replace("ampere_fp16_s16816gemm_fp16_64x64_sliced1x2_ldg8_f2f_stages_64x6_tn", SMALL_H), max(t / 2.5, 1.6))
+        for n, t in LLAMA_TOKEN
+    ]
+    for _ in range(3):
+        with host.span("generate"):
+            for _ in range(40):
+                ops(host, [*token * 24, (SMALL_H, 60), (ARGMAX, 12)], 13)
+                item(host)
+        with host.span("train_step"):
+            layer = [(GEMM_H, 600), (FA3, 250), (GEMM_H, 1300), (SILU, 120), (ADD, 60), (GEMM_H, 650)]
+            ops(host, layer * 24 + [(n, 2 * t) for n, t in layer] * 24, 8)
+            ops(host, [(ADAM_FUSED, 2500)] * 2, 40)
+            item(host)
+    return [paper.write(folder / "grpo.sqlite")]
+
+
+@program
+def vllm_two_gpus(folder: Path) -> list[Path]:
+    """vLLM with tensor parallelism on two A100: a process for each GPU, graphs by node, all-reduces of its own inside."""
+    paper = Paper(1710, A100, A100)
+    workers = [paper.thread(pid=7000 + rank, name=f"VLLM::Worker_TP{rank}") for rank in range(2)]
+    layer = [(V_NORM, 3.4), (GEMV_A, 29), (V_ROPE, 2.9), (V_CACHE, 2.6), (SPLIT, 19), (GEMV_A, 21), (ONE_SHOT, 11)]
+    layer += [(V_NORM, 3.4), (GEMV_A, 105), (V_ACT, 3.9), (GEMV_A, 54), (ONE_SHOT, 11)]
+    for rank, worker in enumerate(workers):
+        worker.device = rank
+    for _ in range(40):
+        for worker in workers:
+            worker.works(420)
+            worker.copy("HtoD", 4096, 1, pinned=True)
+            worker.graph(layer * 40, launch=90)
+            ops(worker, [(GEMV_A, 310), (ARGMAX, 30)], 20)
+            worker.copy("DtoH", 512, 0.2, pinned=True)
+            worker.sync("cudaEventSynchronize")
+        together = max(worker.now for worker in workers)
+        for worker in workers:
+            worker.now = together
+    return [paper.write(folder / "vllm_tp2.sqlite")]
