@@ -701,7 +701,7 @@ def ddp_in_one_file(folder: Path) -> list[Path]:
 
 
 @program
-def large_vocabulary(folder: Path) -> list[Path]:
+def llama3_vocabulary(folder: Path) -> list[Path]:
     """Fine-tuning Llama-3-8B with LoRA, no NVTX: logits of 128,256 words are turned to float32 and back."""
     paper = Paper(1624, H100)
     host = paper.thread(name="python")
@@ -769,7 +769,7 @@ def four_bits_3090(folder: Path) -> list[Path]:
 
 
 @program
-def pipeline_stage(folder: Path) -> list[Path]:
+def last_pipeline_stage(folder: Path) -> list[Path]:
     """Megatron-like ranges on the last rank of four pipeline stages: it waits for the first microbatches, and at the end."""
     paper = Paper(1702, H100)
     host = paper.thread(name="python")

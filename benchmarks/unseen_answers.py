@@ -60,6 +60,7 @@ PROGRAMS = (
     "paper_three",
     "published",
 )  # files that describe programs
+PAPER = (paper_programs, paper_programs_two, paper_programs_three, published_programs)
 KINDS = {  # by the key that only entries of that kind have
     "kernel": "kernels that ncu printed",
     "part": "parts of recordings",
@@ -125,7 +126,7 @@ def recordings(one: Unseen, shared: Path, packages: Path, folder: Path) -> list[
         return [printed(one.source, folder / "printed.csv")]
     if "program" in one.source:
         program = one.source["program"]
-        for programs in (paper_programs, paper_programs_two, paper_programs_three, published_programs):
+        for programs in PAPER:
             if program in programs.PROGRAMS:
                 return programs.simulate(program, folder)
         simulated = simulated_programs if program in simulated_programs.PROGRAMS else simulated_programs_two

@@ -206,3 +206,28 @@ def test_a_busy_pipe_of_64_bit_floats_is_named(tmp_path: Path) -> None:
     particles = next(one for one in unseen_answers.unseen() if one.case.name == "particles in float64 on a t4")
     answer = report_of(unseen_answers.printed(particles.source, tmp_path / "particles.csv")).answer
     assert answer.do_first.startswith("Compute in 32 bits wherever that is precise enough")
+
+
+def test_a_busy_convolution_on_tensor_cores_is_not_told_to_use_them(tmp_path: Path) -> None:
+    one = next(one for one in unseen_answers.unseen() if one.case.name == "convolution on a t4's tensor cores")
+    answer = report_of(unseen_answers.printed(one.source, tmp_path / "conv.csv")).answer
+    assert answer.do_first.startswith("Give the tensor cores less to do")
+
+
+def test_two_versions_of_a_kernel_are_not_to_be_fused(tmp_path: Path) -> None:
+    one = next(one for one in unseen_answers.unseen() if one.case.name == "transpose with bank conflicts on a v100")
+    answer = report_of(unseen_answers.printed(one.source, tmp_path / "transpose.csv")).answer
+    assert answer.fixes[0].rule == "l1.bound"
+    assert "fuse.elementwise" not in {fix.rule for fix in answer.fixes}
+
+
+def test_a_loss_in_float32_is_seen_in_the_names_that_nsys_writes(tmp_path: Path) -> None:
+    """`cunn_SoftMaxForward<(int)4, float, …>`, where PyTorch's own trace has `<4, float, …>`."""
+    answer = report_of(*simulate_published("llama3_vocabulary", tmp_path)).answer
+    assert answer.fixes[0].rule == "loss.fp32"
+
+
+def test_no_two_programs_on_paper_have_one_name() -> None:
+    modules = (*unseen_answers.PAPER, unseen_answers.simulated_programs, unseen_answers.simulated_programs_two)
+    names = [name for module in modules for name in module.PROGRAMS]
+    assert len(names) == len(set(names))

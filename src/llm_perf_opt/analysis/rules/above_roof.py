@@ -53,7 +53,12 @@ def above_the_roof(rule: str) -> Find:
 
 
 def has_neighbours(of: Evaluated) -> bool:
-    """Are there launches that could be fused with each other?"""
+    """Are there launches that could be fused with each other?
+
+    Kernels of one's own in a report of ncu are mostly versions of the same one; what runs after what, it does not say.
+    """
+    if of.region.time_source == "ncu" and not of.torch:
+        return False
     return (of.facts.numbers["fusable_together"] or 0) >= _FEWEST_TO_FUSE
 
 
@@ -81,8 +86,8 @@ def _other_kernels(of: Evaluated, rule: str) -> Iterator[Found]:
 
 def _at_their_pipe(of: Evaluated, longest: int) -> bool:
     """Does the kernel that takes longest run near the peak of the SMs' busiest pipe? What helps there, the verdict says."""
-    row = of.roofed.launches.which.tolist().index(longest)
-    return bounds(of.roofed)[row] == "sm"
+    at: list[int] = of.roofed.launches.which.tolist()
+    return bounds(of.roofed)[at.index(longest)] == "sm"
 
 
 def at_memory_roof(of: Evaluated) -> set[str]:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from llm_perf_opt.analysis.verdicts.breakdown import main_stall, weighted_percent
 from llm_perf_opt.analysis.verdicts.launches import Launches
 from llm_perf_opt.analysis.verdicts.roofs import ROOFS, Roofed
-from llm_perf_opt.analysis.verdicts.rules import Facts
+from llm_perf_opt.analysis.verdicts.rules import Facts, verdict_rules
 from llm_perf_opt.analysis.verdicts.times import gpu_time, now, returns_early
 from llm_perf_opt.analysis.verdicts.utilisation import pick
 from llm_perf_opt.metrics.families import COLLECTIVE, HOST_COPY, MULTIPLYING, OTHER, PEER_COPY, label_of
@@ -49,10 +49,14 @@ def kernel_facts(facts: Facts, roofed: Roofed, by_bound: dict[str, Quantity]) ->
 
 
 def pipe_facts(facts: Facts, region: NCUProfileRegion) -> None:
-    """The pipe for 64-bit floats, where ncu's rule about the busiest one names it for most of the time."""
+    """The SMs' busiest pipe: that for 64-bit floats by ncu's rule about it, the tensor cores by the names of kernels."""
     told = ((finding, _FP64_BUSIEST.search(finding.message)) for finding in region.rules)
     busy = [float(found[1]) / 100 for one, found in told if found and (one.share_of_gpu_time or 0.0) >= _MOST]
     facts.share("fp64_share", max(busy, default=None))
+    named = verdict_rules().named_kernels["tensor_cores"]
+    times = [(kernel.total_ms or 0.0, re.search(named, kernel.kernel_name, re.I)) for kernel in region.kernels]
+    whole = sum(time for time, _ in times)
+    facts.share("tensor_named_share", sum(time for time, found in times if found) / whole if whole else None)
 
 
 def time_facts(
