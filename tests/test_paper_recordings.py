@@ -214,6 +214,11 @@ def test_a_busy_convolution_on_tensor_cores_is_not_told_to_use_them(tmp_path: Pa
     assert answer.do_first.startswith("Give the tensor cores less to do")
 
 
+def test_a_product_that_is_as_good_as_they_get_is_left_alone(tmp_path: Path) -> None:
+    one = next(one for one in unseen_answers.unseen() if one.case.name == "a cutlass hgemm on an a100")
+    assert not report_of(unseen_answers.printed(one.source, tmp_path / "hgemm.csv")).answer.fixes
+
+
 def test_two_versions_of_a_kernel_are_not_to_be_fused(tmp_path: Path) -> None:
     one = next(one for one in unseen_answers.unseen() if one.case.name == "transpose with bank conflicts on a v100")
     answer = report_of(unseen_answers.printed(one.source, tmp_path / "transpose.csv")).answer

@@ -32,6 +32,7 @@ _MOST = 0.5
 _FEWEST_TO_FUSE = 2
 _FEWEST_BYTES, _MOST_BYTES = 0.35, 0.7  # fewer, as far as is known
 _REACHED = 0.6  # of a roof: what a kernel that is written well reaches at least
+_BEST = 0.85  # of a roof: the best kernels are no nearer
 _LONG, _HARDLY = 100_000, 0.1  # ns of a kernel, and of the memory's peak
 _SHORTEST = 1_500  # ns of a kernel that does nothing
 _FEWER_BYTES = 0.5  # what smaller data types or larger batches leave of the traffic, say: 8 bits in place of 16
@@ -57,9 +58,12 @@ def has_neighbours(of: Evaluated) -> bool:
 
     Kernels of one's own in a report of ncu are mostly versions of the same one; what runs after what, it does not say.
     """
-    if of.region.time_source == "ncu" and not of.torch:
-        return False
-    return (of.facts.numbers["fusable_together"] or 0) >= _FEWEST_TO_FUSE
+    return not _own_alone(of) and (of.facts.numbers["fusable_together"] or 0) >= _FEWEST_TO_FUSE
+
+
+def _own_alone(of: Evaluated) -> bool:
+    """Is there nothing but counters, of kernels that are not PyTorch's?"""
+    return of.region.time_source == "ncu" and not of.torch
 
 
 def _fusable_kernels(of: Evaluated) -> Iterator[Found]:
@@ -78,7 +82,9 @@ def _fusion_or_slow(roofed: Roofed, longest: int) -> str:
 
 def _other_kernels(of: Evaluated, rule: str) -> Iterator[Found]:
     for family in of.families:
-        if family.recoverable is None or is_fusable(family.family) or family.family in _NO_KERNELS:
+        if family.recoverable is None or family.family in _NO_KERNELS:
+            continue
+        if is_fusable(family.family) and not _own_alone(of):
             continue
         if any(_fix_at(family.family, roof) == rule for roof in ("", *ROOFS)):
             yield from _above(of, [family], "kernels", lambda longest: _kernel_fix(of.roofed, longest))
@@ -160,6 +166,9 @@ def _above(
     )
     at_roof = total([f.time_at_roof for f in known if f.time_at_roof is not None], "ns")
     analysed = total([f.analysed for f in known if f.analysed is not None], "ns")
+    fusable = rule == verdict_rules().kernel_fixes["fusable"]
+    if analysed.value and at_roof >= analysed * _BEST and not fusable:
+        return
     yield Found(
         rule,
         kind,
