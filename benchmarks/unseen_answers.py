@@ -8,7 +8,8 @@ below `--packages` once they are unpacked there; `unseen/simulated.toml` program
 `unseen/simulated_two.toml` more of them, by someone else (`simulated_programs_two.py`), `unseen/recorded.toml` programs
 whose host side is PyTorch's own (`recorded_programs.py`; they need PyTorch), `unseen/paper.toml`,
 `unseen/paper_two.toml` and `unseen/paper_three.toml` programs that are not PyTorch's (`paper_programs.py` and the like), with
-kernels in `unseen/paper_kernels.toml` and `unseen/paper_kernels_two.toml`. The truth of each was written down from the numbers, or by scripts of their own over
+kernels in `unseen/paper_kernels.toml` and `unseen/paper_kernels_two.toml`; `unseen/published.toml` what people publish of
+programs of PyTorch, and `unseen/published_kernels.toml` of kernels that they learn with. The truth of each was written down from the numbers, or by scripts of their own over
 the file, before the product was asked; what a round got wrong was mended by its mechanism, and only then the next round
 was asked. `first_look` is what came out when a case was asked for the first time. Recordings that are
 not there are left out. Results go to benchmarks/results/unseen-answers.{json,md}.
@@ -270,7 +271,8 @@ def _page(head: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str:
         "fourth round; simulated programs were written for it, and those of the fifth and sixth each once the faults of the one before had been mended. "
         "The programs of the seventh and eighth are by someone who had not built the product, and had not seen its rules; so are "
         "those of the ninth to the twelfth, whose host side PyTorch itself recorded, and of the thirteenth and fourteenth (not of the "
-        "fifteenth), of programs that are not PyTorch's. From the ninth on, answers were read sentence by "
+        "fifteenth), of programs that are not PyTorch's. The sixteenth and seventeenth are of the kinds that people publish most, by "
+        "someone who had not read the rules; of the seventeenth's kernels nine were asked once the others had been mended. From the ninth on, answers were read sentence by "
         "sentence: a misleading one anywhere, such as advice for PyTorch where there is none, counted as wrong.",
         "",
         "| recording | round | first look | now | said: stage, verdict, first fix | an expert says | because |",

@@ -17,16 +17,9 @@ from llm_perf_opt.analysis.verdicts import times
 from llm_perf_opt.analysis.verdicts.breakdown import rule_summaries, signature_records, time_by_bound, time_by_family
 from llm_perf_opt.analysis.verdicts.by_line import kernel_sources, line_records, places_of_kernels, with_lines
 from llm_perf_opt.analysis.verdicts.communication_costs import Communication, OddCollective, RankWaiting, UnevenStages
-from llm_perf_opt.analysis.verdicts.counted_work import Amounts, amounts_of
+from llm_perf_opt.analysis.verdicts.counted_work import Amounts
 from llm_perf_opt.analysis.verdicts.evaluated import Evaluated, could_be_a_graph, from_graphs
-from llm_perf_opt.analysis.verdicts.facts import (
-    NAMED_ROOFS,
-    fusion_facts,
-    kernel_facts,
-    pipe_facts,
-    rate_facts,
-    time_facts,
-)
+from llm_perf_opt.analysis.verdicts.facts import fusion_facts, kernel_facts, made_by_torch, rate_facts, time_facts
 from llm_perf_opt.analysis.verdicts.free import Free
 from llm_perf_opt.analysis.verdicts.idle_causes import (
     IdlePart,
@@ -40,15 +33,7 @@ from llm_perf_opt.analysis.verdicts.kernel_limits import KernelLimits
 from llm_perf_opt.analysis.verdicts.launched import Launched
 from llm_perf_opt.analysis.verdicts.launches import Launches, at_pace
 from llm_perf_opt.analysis.verdicts.opportunities import opportunities
-from llm_perf_opt.analysis.verdicts.roofs import (
-    Peaks,
-    Roofed,
-    RoofTable,
-    against_roofs,
-    bounds,
-    is_complete,
-    shares_of_peak,
-)
+from llm_perf_opt.analysis.verdicts.roofs import Peaks, Roofed, RoofTable, against_roofs, bounds, is_complete
 from llm_perf_opt.analysis.verdicts.rules import UNKNOWN, CounterQuality, Facts, cannot_tell, evaluate, verdict_rules
 from llm_perf_opt.analysis.verdicts.utilisation import utilisations
 from llm_perf_opt.analysis.verdicts.work import Formula, region_work
@@ -58,7 +43,6 @@ from llm_perf_opt.metrics.groups import MetricGroups, groups_for
 from llm_perf_opt.metrics.hardware.limits import GpuHardware
 from llm_perf_opt.metrics.quantity import Quantity, nanoseconds, shown
 from llm_perf_opt.regions.code import Place
-from llm_perf_opt.regions.frameworks import is_of_torch
 from llm_perf_opt.regions.idle import GpuSide, IdleTime
 from llm_perf_opt.regions.labels import counted as count_of
 from llm_perf_opt.regions.model import (
@@ -187,13 +171,11 @@ class Evaluator:
         self._say_what_is_missing(work, roofed, region)
         facts = Facts()
         kernel_facts(facts, roofed, by_bound)
-        pipe_facts(facts, region)
         limits.add_facts(facts)
         stages = self.inputs.uneven_stages
         uneven = stages if stages is not None and stages.region == region.key else None
-        communication = Communication.of(
-            region, split, rank_waiting, uneven, self.inputs.odd_collectives.get(region.key)
-        )
+        odd = self.inputs.odd_collectives.get(region.key)
+        communication = Communication.of(region, split, rank_waiting, uneven, odd)
         communication.add_facts(facts, times.now(split))
         time_facts(facts, region, split, families, launches)
         fusion_facts(facts, region, launches)
@@ -211,7 +193,7 @@ class Evaluator:
             verdict = _region_verdict(region, split, facts, gpu_verdict)
         else:
             verdict = cannot_tell("launches", facts)
-        torch = self._may_be_torch(launches)
+        torch = self.waiting.torch if self.waiting is not None else bool(self.inputs.waiting) or made_by_torch(launches)
         action = partial(_action, torch)
         if idle is not None and verdict.bound in ("launch", "host") and split.launches:
             verdict = with_cause(verdict, idle, facts, graphable, from_graphs(region), action)
@@ -283,12 +265,6 @@ class Evaluator:
         if _copies(split):
             split.exposed_copies = nanoseconds(self.waiting.exposed_copies(region.key) * pace)
         return split, side
-
-    def _may_be_torch(self, launches: Launches) -> bool:
-        """Of counters alone, only the kernels tell."""
-        if self.waiting is not None or self.inputs.waiting:
-            return self.waiting is None or self.waiting.torch
-        return any(is_of_torch(kind.kernel_name) for kind in launches.kinds)
 
     def _idle(self, region: NCUProfileRegion, split: TimeSplit) -> IdleTime | None:
         if self.waiting is None or split.idle is None or split.wall is None or not split.wall.value:
@@ -406,10 +382,8 @@ class Evaluator:
         if not roofed.launches.kernel_time:
             if region.inclusive.memory.count:
                 return cannot_tell("host_copies", facts)
-            if any(kernel.total_ms is None for kernel in region.kernels):
-                facts.words["reached_words"] = _reached(region)
-                return cannot_tell("durations", facts)
-            return cannot_tell("kernel_times" if region.inclusive.metrics else "gpu", facts)
+            untimed = any(kernel.total_ms is None for kernel in region.kernels)
+            return cannot_tell("durations" if untimed else "kernel_times" if region.inclusive.metrics else "gpu", facts)
         known = roofed.analysed_share
         if known < 0.5:
             no_peaks = self.gpu is None or self.gpu.basis == "unknown"
@@ -417,15 +391,6 @@ class Evaluator:
         reasons = ["times are ncu's, not of the undisturbed program"] if region.time_source == "ncu" else []
         quality = CounterQuality(known, work.spread, reasons)
         return evaluate("kernels", facts, quality) or cannot_tell("known_share", facts)
-
-
-def _reached(region: NCUProfileRegion) -> str:
-    """Where results have no times: the unit that they say is busiest."""
-    shares = shares_of_peak(amounts_of({name: value.value for name, value in region.inclusive.metrics.items()}))
-    if not shares:
-        return ""
-    unit = max(shares, key=lambda one: shares[one])
-    return f"; the busiest unit that was counted is {NAMED_ROOFS.get(unit, unit)}, at {shares[unit]:.0%} of its peak on average"
 
 
 def _copies(split: TimeSplit) -> bool:
