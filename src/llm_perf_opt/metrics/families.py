@@ -16,6 +16,7 @@ HOST_COPY = "host copy"  # copies between host and GPU
 PEER_COPY = "peer copy"  # copies between GPUs
 MIGRATION = "migration"  # of pages of unified memory
 GRAPH = "graph"  # CUDA graphs recorded as one block
+_PARENTHESIS = re.compile(r"[()]")
 MULTIPLYING = ("gemm", "attention", "convolution")  # families whose work is FLOPs
 
 
@@ -92,10 +93,10 @@ def _without_parameters(name: str) -> str:
     if not name.endswith(")"):
         return name
     depth = 0
-    for place in range(len(name) - 1, 0, -1):
-        depth += {")": 1, "(": -1}.get(name[place], 0)
+    for found in reversed(list(_PARENTHESIS.finditer(name))):
+        depth += 1 if found[0] == ")" else -1
         if not depth:
-            return name[:place]
+            return name[: found.start()] or name
     return name
 
 

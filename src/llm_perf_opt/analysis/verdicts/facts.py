@@ -23,7 +23,7 @@ _FAMILIES_NAMED = 4
 _MOST = 0.5  # of the time
 _FP64_BUSIEST = re.compile(r"^FP64\b[^.]*? is the highest-utilized pipeline \((\d+(?:\.\d+)?)%\)")
 _HIDDEN = 0.1  # of copies or collectives, up to which they run beside other work: that is what the GPU works on
-NAMED_ROOFS = {"cuda_core": "CUDA cores", "dram": "DRAM", "l2": "L2", "l1": "L1", "sm": "SM pipes", "": "not known"}
+_NAMED = {"cuda_core": "CUDA cores", "dram": "DRAM", "l2": "L2", "l1": "L1", "sm": "SM pipes", "": "not known"}
 BOUNDS = (*ROOFS, "latency")
 
 
@@ -38,9 +38,7 @@ def kernel_facts(facts: Facts, roofed: Roofed, by_bound: dict[str, Quantity]) ->
     facts.share("known_share", 1 - parts[""] if parts else None)
     facts.share("largest_share", max(parts[name] for name in BOUNDS) if parts else None)
     largest = sorted(parts.items(), key=lambda item: -item[1])
-    facts.words["parts"] = ", ".join(
-        f"{NAMED_ROOFS.get(n, n)} {100 * part:.0f} %" for n, part in largest if part >= 0.005
-    )
+    facts.words["parts"] = ", ".join(f"{_NAMED.get(n, n)} {100 * part:.0f} %" for n, part in largest if part >= 0.005)
     occupancy = weighted_percent(roofed.launches, "occupancy")
     stall = main_stall(roofed.launches)
     facts.words["occupancy_words"] = "" if occupancy is None else f", occupancy {occupancy:.0f} %"
@@ -52,10 +50,12 @@ def kernel_facts(facts: Facts, roofed: Roofed, by_bound: dict[str, Quantity]) ->
 
 def _pipe_facts(facts: Facts, region: NCUProfileRegion) -> None:
     """The SMs' busiest pipe: that for 64-bit floats by ncu's rule about it, the tensor cores by the names of kernels."""
+    facts.words["reached_words"] = _reached(region)
+    if not region.inclusive.metrics:
+        return  # a timeline alone, with many regions and names
     told = ((finding, _FP64_BUSIEST.search(finding.message)) for finding in region.rules)
     busy = [float(found[1]) / 100 for one, found in told if found and (one.share_of_gpu_time or 0.0) >= _MOST]
     facts.share("fp64_share", max(busy, default=None))
-    facts.words["reached_words"] = _reached(region)
     named = verdict_rules().named_kernels["tensor_cores"]
     times = [(kernel.total_ms or 0.0, re.search(named, kernel.kernel_name, re.I)) for kernel in region.kernels]
     whole = sum(time for time, _ in times)
@@ -68,7 +68,9 @@ def _reached(region: NCUProfileRegion) -> str:
     if not shares:
         return ""
     unit = max(shares, key=lambda one: shares[one])
-    return f"; the busiest unit that was counted is {NAMED_ROOFS.get(unit, unit)}, at {shares[unit]:.0%} of its peak on average"
+    return (
+        f"; the busiest unit that was counted is {_NAMED.get(unit, unit)}, at {shares[unit]:.0%} of its peak on average"
+    )
 
 
 def made_by_torch(launches: Launches) -> bool:
