@@ -242,7 +242,9 @@ class Thread:
     ) -> float:
         paper = self.paper
         text = paper.text(name)
-        short = paper.text(name.removeprefix("void ").split("<")[0].split("(")[0].split("::")[-1])
+        short = paper.text(
+            name.replace("<unnamed>::", "").removeprefix("void ").split("<")[0].split("(")[0].split("::")[-1]
+        )
         shape = grid if isinstance(grid, tuple) else (grid, 1, 1)
         sizes = dict(zip(("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ"), (*shape, block, 1, 1), strict=True))
         own = {"demangledName": text, "shortName": short, "mangledName": text, "launchType": 1, "cacheConfig": 1}

@@ -1,6 +1,6 @@
 """What reports answer about recordings that nobody tuned for. One table: right, unsure, wrong, none.
 
-    python benchmarks/unseen_answers.py [--shared DIR] [--packages DIR] [--round 1..15] [--only TEXT]
+    python benchmarks/unseen_answers.py [--shared DIR] [--packages DIR] [--round 1..17] [--only TEXT]
 
 `unseen/printed_kernels.toml` has kernels as ncu printed them for other people; `unseen/parts.toml` parts of public
 recordings (`recording_parts.py`); `unseen/packages.toml` whole recordings that lie in source distributions of packages,
@@ -8,7 +8,8 @@ below `--packages` once they are unpacked there; `unseen/simulated.toml` program
 `unseen/simulated_two.toml` more of them, by someone else (`simulated_programs_two.py`), `unseen/recorded.toml` programs
 whose host side is PyTorch's own (`recorded_programs.py`; they need PyTorch), `unseen/paper.toml`,
 `unseen/paper_two.toml` and `unseen/paper_three.toml` programs that are not PyTorch's (`paper_programs.py` and the like), with
-kernels in `unseen/paper_kernels.toml` and `unseen/paper_kernels_two.toml`. The truth of each was written down from the numbers, or by scripts of their own over
+kernels in `unseen/paper_kernels.toml` and `unseen/paper_kernels_two.toml`; `unseen/published.toml` what people publish of
+programs of PyTorch, and `unseen/published_kernels.toml` of kernels that they learn with. The truth of each was written down from the numbers, or by scripts of their own over
 the file, before the product was asked; what a round got wrong was mended by its mechanism, and only then the next round
 was asked. `first_look` is what came out when a case was asked for the first time. Recordings that are
 not there are left out. Results go to benchmarks/results/unseen-answers.{json,md}.
@@ -33,6 +34,7 @@ from attrs import define
 import paper_programs
 import paper_programs_three
 import paper_programs_two
+import published_programs
 import simulated_programs
 import simulated_programs_two
 from answers import NONE, Case, rate
@@ -49,7 +51,7 @@ ROOT = HERE.parent
 SHARED = ROOT.parent / "shared" / "data"
 RESULTS = HERE / "results"
 PACKAGES = SHARED / "packages"
-ROUNDS = tuple(range(1, 16))
+ROUNDS = tuple(range(1, 18))
 PROGRAMS = (
     "simulated",
     "simulated_two",
@@ -57,7 +59,9 @@ PROGRAMS = (
     "paper",
     "paper_two",
     "paper_three",
+    "published",
 )  # files that describe programs
+PAPER = (paper_programs, paper_programs_two, paper_programs_three, published_programs)
 KINDS = {  # by the key that only entries of that kind have
     "kernel": "kernels that ncu printed",
     "part": "parts of recordings",
@@ -93,7 +97,12 @@ class Unseen:
 
 
 def unseen() -> Iterator[Unseen]:
-    for entry in (*_entries("printed_kernels"), *_entries("paper_kernels"), *_entries("paper_kernels_two")):
+    for entry in (
+        *_entries("printed_kernels"),
+        *_entries("paper_kernels"),
+        *_entries("paper_kernels_two"),
+        *_entries("published_kernels"),
+    ):
         yield _unseen({"files": "", "stage": "*", **entry})
     for entry in _entries("parts"):
         yield _unseen({"shared": True, **entry})
@@ -118,7 +127,7 @@ def recordings(one: Unseen, shared: Path, packages: Path, folder: Path) -> list[
         return [printed(one.source, folder / "printed.csv")]
     if "program" in one.source:
         program = one.source["program"]
-        for programs in (paper_programs, paper_programs_two, paper_programs_three):
+        for programs in PAPER:
             if program in programs.PROGRAMS:
                 return programs.simulate(program, folder)
         simulated = simulated_programs if program in simulated_programs.PROGRAMS else simulated_programs_two
@@ -262,7 +271,8 @@ def _page(head: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str:
         "fourth round; simulated programs were written for it, and those of the fifth and sixth each once the faults of the one before had been mended. "
         "The programs of the seventh and eighth are by someone who had not built the product, and had not seen its rules; so are "
         "those of the ninth to the twelfth, whose host side PyTorch itself recorded, and of the thirteenth and fourteenth (not of the "
-        "fifteenth), of programs that are not PyTorch's. From the ninth on, answers were read sentence by "
+        "fifteenth), of programs that are not PyTorch's. The sixteenth and seventeenth are of the kinds that people publish most, by "
+        "someone who had not read the rules; of the seventeenth's kernels nine were asked once the others had been mended. From the ninth on, answers were read sentence by "
         "sentence: a misleading one anywhere, such as advice for PyTorch where there is none, counted as wrong.",
         "",
         "| recording | round | first look | now | said: stage, verdict, first fix | an expert says | because |",

@@ -12,7 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conftest import RECORDINGS, SHARED, read
-from llm_perf_opt.metrics.families import OTHER, Rule, _alternatives, families, family_of, is_fusable, label_of, rules
+from llm_perf_opt.metrics.families import (
+    OTHER,
+    Rule,
+    _alternatives,
+    _without_parameters,
+    families,
+    family_of,
+    is_fusable,
+    label_of,
+    rules,
+)
 from llm_perf_opt.regions.columns import Timeline
 from llm_perf_opt.regions.names import short_kernel_name
 
@@ -115,6 +125,7 @@ def test_hardly_anything_of_other_programs_stays_unclassified() -> None:
         ("triton_tem_fused_mm_5", "gemm", "triton_tem_fused_mm_5"),
         ("void cudnn::winograd_nonfused::winogradForwardData4x4<float, float>(int)", "convolution", "winogradForwardData4x4"),
         ("my_secret_kernel", OTHER, "my_secret_kernel"),
+        ("move_particles(Particle *, int, curandStateXORWOW *)", OTHER, "move_particles"),
     ],
 )  # fmt: skip
 def test_names_tell_the_family(name: str, family: str, short: str) -> None:
@@ -141,7 +152,8 @@ def test_short_names_are_short(path: Path) -> None:
 
 def as_one_expression(name: str) -> str:
     """What `families.toml` says, read in the plainest way."""
-    fitting = (rule.family for rule in rules() if re.search(rule.pattern, name, re.IGNORECASE))
+    head = _without_parameters(name)
+    fitting = (rule.family for rule in rules() if re.search(rule.pattern, head, re.IGNORECASE))
     return next(fitting, OTHER)
 
 

@@ -140,6 +140,61 @@ def test_low_occupancy_is_not_always_the_limit(changed: dict[str, float], percen
     assert not lacks_occupancy(Kind("k", "other", amounts=amounts, fill=FITS | changed))
 
 
+def test_blocks_of_one_warp_are_told_to_have_more_threads() -> None:
+    of = evaluated(
+        kernel(
+            fill=FITS | {"blocks": 16.0, "warps": 48.0, "registers": 84.0, "shared memory": 28.0},
+            sm=12,
+            memory=41,
+            dram=41,
+            l2=28,
+            l1=18,
+            occupancy=33,
+        )
+    )
+    (found,) = [one for one in of.opportunities if one.rule == "occupancy"]
+    assert of.verdict.bound == "latency"
+    assert "blocks of more threads" in found.advice
+    assert "registers" not in found.advice + of.verdict.advice
+
+
+def test_long_kernels_that_hardly_use_the_memory_are_not_told_to_fuse() -> None:
+    copies = [
+        kernel(name, time=16e6, sm=1, memory=16, dram=0.3, l2=16, l1=1, occupancy=83)
+        for name in ("copyData", "copyDataToo")
+    ]
+    assert [one.rule for one in evaluated(*copies).opportunities] == ["kernel.slow"]
+
+
+def test_a_product_in_fp32_at_the_memory_roof_is_told_to_move_fewer_bytes() -> None:
+    of = evaluated(kernel("ampere_sgemm_128x64_tn", sm=48, memory=74, dram=74, l2=27, l1=48))
+    assert {one.rule for one in of.opportunities} == {"memory.bound"}
+
+
+def test_a_busy_memory_is_the_limit_even_if_the_sms_were_not_counted() -> None:
+    assert evaluated(kernel("paged_attention_v2_kernel", memory=94.6, dram=94.6)).verdict.bound == "dram"
+
+
+def test_results_without_durations_are_not_called_ranges() -> None:
+    without = kernel(dram=93, memory=93)
+    del without.metrics[TIME]
+    of = evaluated(without)
+    assert (
+        of.verdict.text
+        == "Cannot tell, because ncu collected no durations of the kernels; the busiest unit that was counted is DRAM, at 93% of its peak on average."
+    )
+
+
+def test_words_of_pytorch_are_kept_for_its_kernels() -> None:
+    ours, theirs = (
+        evaluated(kernel(name, sm=30, memory=20, dram=20, l2=10, l1=10)).opportunities[0]
+        for name in ("sgemm_2d_blocktiling<8>", "at::native::sgemm_2d<8>")
+    )
+    assert (ours.rule, theirs.rule) == ("gemm.fp32", "gemm.fp32")
+    assert "torch" not in ours.advice
+    assert "torch" in theirs.advice
+
+
 def test_a_grid_that_does_not_fill_the_gpu_is_named() -> None:
     of = evaluated(kernel(fill=FITS | {"waves": 0.1}, sm=2, memory=3, dram=1, l2=1, l1=33))
     assert of.verdict.bound == "latency"

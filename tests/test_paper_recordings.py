@@ -18,6 +18,7 @@ from llm_perf_opt.report.view import view_of
 from paper_nsys import Paper, Thread
 from paper_programs import simulate
 from paper_programs_three import simulate as simulate_more
+from published_programs import simulate as simulate_published
 
 pytestmark = pytest.mark.process
 
@@ -208,3 +209,45 @@ def test_code_that_is_loaded_in_every_step_is_no_warm_up(tmp_path: Path) -> None
 def test_gpus_that_take_turns_should_work_at_once(tmp_path: Path) -> None:
     answer = report_of(*simulate_more("layers_over_four_gpus", tmp_path)).answer
     assert answer.do_first.startswith("Let the GPUs work at the same time")
+
+
+def test_a_late_rank_is_named_though_its_collectives_lie_in_no_range(tmp_path: Path) -> None:
+    answer = report_of(*simulate_published("ddp_late_rank", tmp_path)).answer
+    assert (answer.stage, answer.fixes[0].rule) == ("whole recording", "comm.skew")
+    assert "mostly for rank 1" in answer.why
+
+
+def test_a_busy_pipe_of_64_bit_floats_is_named(tmp_path: Path) -> None:
+    particles = next(one for one in unseen_answers.unseen() if one.case.name == "particles in float64 on a t4")
+    answer = report_of(unseen_answers.printed(particles.source, tmp_path / "particles.csv")).answer
+    assert answer.do_first.startswith("Compute in 32 bits wherever that is precise enough")
+
+
+def test_a_busy_convolution_on_tensor_cores_is_not_told_to_use_them(tmp_path: Path) -> None:
+    one = next(one for one in unseen_answers.unseen() if one.case.name == "convolution on a t4's tensor cores")
+    answer = report_of(unseen_answers.printed(one.source, tmp_path / "conv.csv")).answer
+    assert answer.do_first.startswith("Give the tensor cores less to do")
+
+
+def test_a_product_that_is_as_good_as_they_get_is_left_alone(tmp_path: Path) -> None:
+    one = next(one for one in unseen_answers.unseen() if one.case.name == "a cutlass hgemm on an a100")
+    assert not report_of(unseen_answers.printed(one.source, tmp_path / "hgemm.csv")).answer.fixes
+
+
+def test_two_versions_of_a_kernel_are_not_to_be_fused(tmp_path: Path) -> None:
+    one = next(one for one in unseen_answers.unseen() if one.case.name == "transpose with bank conflicts on a v100")
+    answer = report_of(unseen_answers.printed(one.source, tmp_path / "transpose.csv")).answer
+    assert answer.fixes[0].rule == "l1.bound"
+    assert "fuse.elementwise" not in {fix.rule for fix in answer.fixes}
+
+
+def test_a_loss_in_float32_is_seen_in_the_names_that_nsys_writes(tmp_path: Path) -> None:
+    """`cunn_SoftMaxForward<(int)4, float, …>`, where PyTorch's own trace has `<4, float, …>`."""
+    answer = report_of(*simulate_published("llama3_vocabulary", tmp_path)).answer
+    assert answer.fixes[0].rule == "loss.fp32"
+
+
+def test_no_two_programs_on_paper_have_one_name() -> None:
+    modules = (*unseen_answers.PAPER, unseen_answers.simulated_programs, unseen_answers.simulated_programs_two)
+    names = [name for module in modules for name in module.PROGRAMS]
+    assert len(names) == len(set(names))

@@ -705,7 +705,7 @@ def test_texts_of_rules_can_be_filled() -> None:
         "communication_share", "communication_parts", "idle_share", "idle", "wall", "gap_per_launch", "launches",
         "counted_launches", "mean_kernel", "others_share", "working_share", "family_parts", "tensor_share", "mfu_words", "dram_share", "mbu_words",
         "l2_share", "l2_words", "cuda_core_share", "latency_share", "occupancy_words", "parts", "basis",
-        "l1_share", "l1_words", "sm_share", "sector_use_share", "occupancy_limit",
+        "l1_share", "l1_words", "sm_share", "sector_use_share", "occupancy_limit", "block_words", "fp64_share",
         "skew_share", "waiting_rank", "late_rank", "late_why", "late_words", "rank_waiting", "transfer_words", "busier_rank_share", "late_stage_share", "late_time", "mean_time",
         "migration_share", "migration",
     }  # fmt: skip

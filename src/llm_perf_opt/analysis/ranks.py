@@ -80,6 +80,8 @@ def rank_calls(timeline: Timeline, attribution: Attribution, numbers: Int64s) ->
     found = []
     lookup = np.append(numbers, ROOT)  # ROOT is -1: the last element
     computing, clock = _computing(timeline, chosen), object()
+    members = attribution.kernels
+    everywhere = [] if members.whole is None else [np.full(len(kernels), members.whole, dtype=np.int64)]
     for owner, part in group_by(kernels.process[chosen].astype(np.int64) << 32 | kernels.device[chosen]):
         mine = chosen[part][np.argsort(kernels.start[chosen[part]], kind="stable")]
         hidden = computing[owner & 0xFFFFFFFF].within(kernels.start[mine], kernels.end[mine])
@@ -95,7 +97,7 @@ def rank_calls(timeline: Timeline, attribution: Attribution, numbers: Int64s) ->
                 start=kernels.start[mine],
                 end=kernels.end[mine],
                 launched=np.where(kernels.host_time[mine] != UNKNOWN, kernels.host_time[mine], kernels.start[mine]),
-                regions=[lookup[regions[mine]] for regions in attribution.kernels.by_domain],
+                regions=[lookup[regions[mine]] for regions in (*members.by_domain, *everywhere)],
                 exposed=kernels.end[mine] - kernels.start[mine] - hidden,
                 clock=clock,
                 **_messages_of(timeline, mine, names),

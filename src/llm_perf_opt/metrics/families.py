@@ -16,6 +16,7 @@ HOST_COPY = "host copy"  # copies between host and GPU
 PEER_COPY = "peer copy"  # copies between GPUs
 MIGRATION = "migration"  # of pages of unified memory
 GRAPH = "graph"  # CUDA graphs recorded as one block
+_PARENTHESIS = re.compile(r"[()]")
 MULTIPLYING = ("gemm", "attention", "convolution")  # families whose work is FLOPs
 
 
@@ -82,9 +83,21 @@ def any_case(family: str) -> str:
 @lru_cache(maxsize=1 << 18)  # fewer, and of a small hostile file every name is looked up anew, three times
 def family_of(kernel_name: str) -> str:
     """The family of a kernel, from its full name; `other` where no rule fits."""
-    # Parameter lists repeat template arguments and may run to many kilobytes: what matters comes first.
-    head = kernel_name[:4000].lower()
+    # Parameter lists repeat template arguments and may run to many kilobytes: what matters comes first. What a kernel
+    # is given (a state of random numbers, say) is not what it does.
+    head = _without_parameters(kernel_name[:4000]).lower()
     return next((rule.family for rule in rules() if rule.fits(head)), OTHER)
+
+
+def _without_parameters(name: str) -> str:
+    if not name.endswith(")"):
+        return name
+    depth = 0
+    for found in reversed(list(_PARENTHESIS.finditer(name))):
+        depth += 1 if found[0] == ")" else -1
+        if not depth:
+            return name[: found.start()] or name
+    return name
 
 
 def label_of(family: str) -> str:

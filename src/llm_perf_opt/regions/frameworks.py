@@ -16,13 +16,18 @@ _PROGRAMS = re.compile(
 )
 
 
+def is_of_torch(kernel: str) -> bool:
+    """Does the name of a kernel say that PyTorch, or its compiler, made it?"""
+    return _KERNELS.search(kernel[:300]) is not None
+
+
 def may_be_torch(timeline: Timeline) -> bool:
     """Is there nothing that speaks against it? Kernels tell, or else the names of the processes."""
     if timeline.kind != "nsys-sqlite":
         return True
     strings = timeline.strings
     names = [strings[n] for n in distinct(timeline.kernels.name).tolist() if n != UNKNOWN]
-    if any(_KERNELS.search(name[:300]) for name in names):
+    if any(map(is_of_torch, names)):
         return True
     if any(_OTHERS.search(name[:300]) for name in names):
         return False

@@ -32,6 +32,8 @@ _MOST = 0.5
 _FEWEST_TO_FUSE = 2
 _FEWEST_BYTES, _MOST_BYTES = 0.35, 0.7  # fewer, as far as is known
 _REACHED = 0.6  # of a roof: what a kernel that is written well reaches at least
+_BEST = 0.85  # of a roof: the best kernels are no nearer
+_LONG, _HARDLY = 100_000, 0.1  # ns of a kernel, and of the memory's peak
 _SHORTEST = 1_500  # ns of a kernel that does nothing
 _FEWER_BYTES = 0.5  # what smaller data types or larger batches leave of the traffic, say: 8 bits in place of 16
 
@@ -42,8 +44,9 @@ def above_the_roof(rule: str) -> Find:
     def find(of: Evaluated) -> Iterator[Found]:
         if not of.roofed.analysed.any():
             return
-        fusable, memory = (verdict_rules().kernel_fixes[name] for name in ("fusable", "gemm_dram"))
-        found = [*(_fusable_kernels(of) if rule == fusable else _other_kernels(of, rule))]
+        fusable, memory, other = (verdict_rules().kernel_fixes[name] for name in ("fusable", "gemm_dram", "other"))
+        found = [*(_fusable_kernels(of) if rule in (fusable, other) else ())]
+        found += _other_kernels(of, rule) if rule != fusable else ()
         found += _at_the_memory_roof(of) if rule in (fusable, memory) else ()
         yield from (one for one in found if one.rule == rule)
 
@@ -51,22 +54,52 @@ def above_the_roof(rule: str) -> Find:
 
 
 def has_neighbours(of: Evaluated) -> bool:
-    """Are there launches that could be fused with each other?"""
-    return (of.facts.numbers["fusable_together"] or 0) >= _FEWEST_TO_FUSE
+    """Are there launches that could be fused with each other?
+
+    Kernels of one's own in a report of ncu are mostly versions of the same one; what runs after what, it does not say.
+    """
+    return not _own_alone(of) and (of.facts.numbers["fusable_together"] or 0) >= _FEWEST_TO_FUSE
+
+
+def _own_alone(of: Evaluated) -> bool:
+    """Is there nothing but counters, of kernels that are not PyTorch's?"""
+    return of.region.time_source == "ncu" and not of.torch
 
 
 def _fusable_kernels(of: Evaluated) -> Iterator[Found]:
     if has_neighbours(of):
         group = [f for f in of.families if is_fusable(f.family)]
-        yield from _above(of, group, "fusion", lambda _: verdict_rules().kernel_fixes["fusable"])
+        yield from _above(of, group, "fusion", lambda longest: _fusion_or_slow(of.roofed, longest[0]))
+
+
+def _fusion_or_slow(roofed: Roofed, longest: int) -> str:
+    """Fusing saves traffic and launches: long kernels that hardly use the memory spend their time on neither."""
+    fixes, row = verdict_rules().kernel_fixes, roofed.launches.which.tolist().index(longest)
+    mean = roofed.launches.time_ns[row] / max(int(roofed.launches.calls[row]), 1)
+    share = float(np.nan_to_num(roofed.shares["dram"][row], nan=1.0))
+    return fixes["other"] if mean >= _LONG and share <= _HARDLY else fixes["fusable"]
 
 
 def _other_kernels(of: Evaluated, rule: str) -> Iterator[Found]:
     for family in of.families:
-        if family.recoverable is None or is_fusable(family.family) or family.family in _NO_KERNELS:
+        if family.recoverable is None or family.family in _NO_KERNELS:
+            continue
+        if is_fusable(family.family) and not _own_alone(of):
             continue
         if any(_fix_at(family.family, roof) == rule for roof in ("", *ROOFS)):
             yield from _above(of, [family], "kernels", lambda longest: _kernel_fix(of.roofed, longest))
+
+
+def _at_their_pipe(of: Evaluated, longest: int) -> bool:
+    """Does the kernel that takes longest run near the peak of the SMs' busiest pipe? What helps there, the verdict says."""
+    at: list[int] = of.roofed.launches.which.tolist()
+    return bounds(of.roofed)[at.index(longest)] == "sm"
+
+
+def at_memory_roof(of: Evaluated) -> set[str]:
+    """Kernels that counters show at the memory's roof: a faster pipe of the SMs would not make them faster."""
+    kinds = of.roofed.launches.timed_kinds
+    return {kinds[row][0].kernel_name for row, bound in enumerate(bounds(of.roofed)) if bound == "dram"}
 
 
 def _at_the_memory_roof(of: Evaluated) -> Iterator[Found]:
@@ -120,6 +153,8 @@ def _above(
     lost = of.roofed.recoverable_ns * free
     longest, kinds = _longest(of.roofed, families, lost), launches.kinds
     rule, first = rule_of(longest), kinds[longest[0]]
+    if rule == verdict_rules().kernel_fixes["other"] and _at_their_pipe(of, longest[0]):
+        return
     # From kernels that reach the roof to those that come near it.
     least = np.nan_to_num(np.maximum(launches.time_ns - of.roofed.at_roof_ns / _REACHED, 0.0)) * free
     if rule == verdict_rules().kernel_fixes["other"]:  # however little they do
@@ -131,6 +166,9 @@ def _above(
     )
     at_roof = total([f.time_at_roof for f in known if f.time_at_roof is not None], "ns")
     analysed = total([f.analysed for f in known if f.analysed is not None], "ns")
+    fusable = rule == verdict_rules().kernel_fixes["fusable"]
+    if analysed.value and at_roof >= analysed * _BEST and not fusable:
+        return
     yield Found(
         rule,
         kind,

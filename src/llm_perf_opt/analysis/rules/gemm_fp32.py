@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from llm_perf_opt.analysis.rules.above_roof import at_memory_roof
 from llm_perf_opt.analysis.rules.gains import PRODUCTS, above_peak, found_in_kernels, named, unclaimed
 from llm_perf_opt.analysis.rules.rule import Rule, Words
 from llm_perf_opt.analysis.verdicts.evaluated import Evaluated
@@ -19,7 +20,8 @@ _GUESS = (0.75, 0.5, 0.88)  # of their time
 def _find(of: Evaluated) -> Iterator[Found]:
     capability = of.facts.numbers.get("compute_capability")
     if capability is None or capability >= _FIRST_TENSOR_CORES:
-        rows = unclaimed(of, is_single_precision)
+        at_roof = at_memory_roof(of)
+        rows = unclaimed(of, lambda kind: is_single_precision(kind) and kind.kernel not in at_roof)
         old = capability is not None and capability < _FIRST_TF32
         peak = above_peak(of, rows, _GUESS, "tf32")
         types, others = ("", "") if old else (_NEWER, _NEWER_ELSEWHERE)

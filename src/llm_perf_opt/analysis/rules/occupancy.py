@@ -18,5 +18,11 @@ RULE = Rule(
     gain="At best, what it would save if all warps were resident, but not below the roof. The interval begins at half of it.",
     before="__global__ void kernel(…)  // 255 registers a thread: one block fits on an SM",
     after="__global__ void __launch_bounds__(256, 3) kernel(…)",
+    variants={
+        "blocks": Words(
+            because="{occupancy_limit}, too few to hide latency, {time} of {now}, up to {recoverable} of it avoidable{ncu_says}",
+            action="launch blocks of more threads: an SM holds only so many blocks, and {block_words} leave most of its warps unused",
+        )
+    },
     unless="The kernel keeps its data in flight by other means (asynchronous copies, many loads per thread), or would spill with fewer registers.",
 )

@@ -31,6 +31,7 @@ from llm_perf_opt.regions.ranking import (
 )
 
 _WORTH = 0.1  # of the time of all stages: a gain that makes a stage worth looking at before a longer one
+_ADVISES = ("gpu", "sm", "cuda_core")  # verdicts whose advice is worth more than a small gain elsewhere
 _FIRST = 0.05  # of its stage: a smaller gain is not what to do first where a measurement would tell more
 _OTHERS_NAMED = 2
 _LINES = 10  # of a fix
@@ -155,7 +156,7 @@ def _share(group: Iterable[Opportunity]) -> float:
 
 def _fix(stage: NCUProfileRegion, found: Sequence[Opportunity], share: float) -> Fix:
     first = found[0]
-    because = "; ".join((o.because or o.text) + _named(o.kernels) for o in found)
+    because = "; ".join(_once([(o.because or o.text) + _named(o.kernels) for o in found]))
     return Fix(
         rule=first.rule or first.kind,
         stage=stage.key,
@@ -166,6 +167,12 @@ def _fix(stage: NCUProfileRegion, found: Sequence[Opportunity], share: float) ->
         lines=_lines(stage, found),
         gain_interval_ns=_interval(found, share / _share(found) / _instances(stage)),
     )
+
+
+def _once(texts: Sequence[str]) -> list[str]:
+    """Each once, and none that another one begins with."""
+    distinct = list(dict.fromkeys(texts))
+    return [one for one in distinct if not any(other != one and other.startswith(one) for other in distinct)]
 
 
 def _lines(stage: NCUProfileRegion, found: Iterable[Opportunity]) -> list[CodeLine]:
@@ -271,7 +278,7 @@ def _first(stage: NCUProfileRegion, verdict: Verdict, own: Sequence[Fix]) -> str
     prefixes = tuple(verdict_rules().fixes_of.get(verdict.bound, ()))
     if best is not None and prefixes and not best.rule.startswith(prefixes) and verdict.advice:
         return verdict.advice  # what was found is about something else
-    if best is not None and (best.gain_share >= _FIRST or not (verdict.next_step or verdict.bound == "gpu")):
+    if best is not None and (best.gain_share >= _FIRST or not (verdict.next_step or verdict.bound in _ADVISES)):
         return _gain(stage, best)
     if verdict.next_step:
         tell = "To find out, run" if verdict.bound == UNKNOWN else (verdict.advice or "Measure more").rstrip(".")

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from llm_perf_opt.analysis.verdicts.breakdown import main_stall, weighted_percent
+from llm_perf_opt.analysis.verdicts.counted_work import amounts_of
 from llm_perf_opt.analysis.verdicts.launches import Launches
-from llm_perf_opt.analysis.verdicts.roofs import ROOFS, Roofed
-from llm_perf_opt.analysis.verdicts.rules import Facts
+from llm_perf_opt.analysis.verdicts.roofs import ROOFS, Roofed, shares_of_peak
+from llm_perf_opt.analysis.verdicts.rules import Facts, verdict_rules
 from llm_perf_opt.analysis.verdicts.times import gpu_time, now, returns_early
 from llm_perf_opt.analysis.verdicts.utilisation import pick
 from llm_perf_opt.metrics.families import COLLECTIVE, HOST_COPY, MULTIPLYING, OTHER, PEER_COPY, label_of
 from llm_perf_opt.metrics.quantity import Quantity, nanoseconds, shown
+from llm_perf_opt.regions.frameworks import is_of_torch
 from llm_perf_opt.regions.labels import counted
 from llm_perf_opt.regions.model import FamilyTime, NCUProfileRegion, RegionWork, TimeSplit, Utilisation
 from llm_perf_opt.regions.names import short_kernel_name, visible
 
 _FAMILIES_NAMED = 4
+_MOST = 0.5  # of the time
+_FP64_BUSIEST = re.compile(r"^FP64\b[^.]*? is the highest-utilized pipeline \((\d+(?:\.\d+)?)%\)")
 _HIDDEN = 0.1  # of copies or collectives, up to which they run beside other work: that is what the GPU works on
 _NAMED = {"cuda_core": "CUDA cores", "dram": "DRAM", "l2": "L2", "l1": "L1", "sm": "SM pipes", "": "not known"}
 BOUNDS = (*ROOFS, "latency")
@@ -43,10 +48,41 @@ def kernel_facts(facts: Facts, roofed: Roofed, by_bound: dict[str, Quantity]) ->
         )
 
 
+def _pipe_facts(facts: Facts, region: NCUProfileRegion) -> None:
+    """The SMs' busiest pipe: that for 64-bit floats by ncu's rule about it, the tensor cores by the names of kernels."""
+    facts.words["reached_words"] = _reached(region)
+    if not region.inclusive.metrics:
+        return  # a timeline alone, with many regions and names
+    told = ((finding, _FP64_BUSIEST.search(finding.message)) for finding in region.rules)
+    busy = [float(found[1]) / 100 for one, found in told if found and (one.share_of_gpu_time or 0.0) >= _MOST]
+    facts.share("fp64_share", max(busy, default=None))
+    named = verdict_rules().named_kernels["tensor_cores"]
+    times = [(kernel.total_ms or 0.0, re.search(named, kernel.kernel_name, re.I)) for kernel in region.kernels]
+    whole = sum(time for time, _ in times)
+    facts.share("tensor_named_share", sum(time for time, found in times if found) / whole if whole else None)
+
+
+def _reached(region: NCUProfileRegion) -> str:
+    """The unit that results say is busiest, for where they have no times."""
+    shares = shares_of_peak(amounts_of({name: value.value for name, value in region.inclusive.metrics.items()}))
+    if not shares:
+        return ""
+    unit = max(shares, key=lambda one: shares[one])
+    return (
+        f"; the busiest unit that was counted is {_NAMED.get(unit, unit)}, at {shares[unit]:.0%} of its peak on average"
+    )
+
+
+def made_by_torch(launches: Launches) -> bool:
+    """By the names of kernels, which are all that counters alone have."""
+    return any(is_of_torch(kind.kernel_name) for kind in launches.kinds)
+
+
 def time_facts(
     facts: Facts, region: NCUProfileRegion, split: TimeSplit, families: Sequence[FamilyTime], launches: Launches
 ) -> None:
     """Waiting, launches, communication."""
+    _pipe_facts(facts, region)
     idle = None
     if split.wall is not None and split.idle is not None and split.wall.value and not returns_early(split):
         idle = (split.idle / split.wall).of("ratio")

@@ -19,10 +19,12 @@ from llm_perf_opt.analysis.verdicts.roofs import Floats, Roofed
 from llm_perf_opt.analysis.verdicts.rules import Facts
 from llm_perf_opt.metrics.quantity import nanoseconds
 from llm_perf_opt.regions.columns import Bools
+from llm_perf_opt.regions.labels import counted as count_of
 from llm_perf_opt.regions.model import RuleFinding
 from llm_perf_opt.regions.names import short_kernel_name
 
 _KERNELS_NAMED = 3
+_PLACES = "blocks"  # that an SM has for blocks, however small they are
 _FEW_BLOCKS = 32
 _HALF = 50.0  # %
 _LOW = 0.5  # occupancy that is too little to hide latency …
@@ -98,6 +100,8 @@ class KernelLimits:
         facts.share("small_grid_share", float(time[small].sum()) / whole if whole else None)
         facts.share("occupancy_share", float(time[self.occupancy].sum()) / whole if whole else None)
         facts.words["occupancy_limit"] = self._limit_words()
+        facts.words["block_words"] = self._block_words()
+        facts.numbers["occupancy_by_blocks"] = 1.0 if facts.words["block_words"] else 0.0
         reached = self._weighted(self.l1, roofed.shares["l1"])
         facts.words["l1_words"] = "" if reached is None else f": {100 * reached:.0f} % of it is reached"
         use = [
@@ -118,6 +122,14 @@ class KernelLimits:
         kinds = self._longest(self.occupancy)
         found = occupancy_of(kinds[0]) if kinds else None
         return "" if found is None else f"{found.limit} let {100 * found.allowed:.0f} % of the warps be resident"
+
+    def _block_words(self) -> str:
+        """`blocks of 32 threads`, where the longest kernel fills an SM's places for blocks before its warps."""
+        kinds = self._longest(self.occupancy)
+        found = occupancy_of(kinds[0]) if kinds else None
+        if found is None or found.limit != _PLACES:
+            return ""
+        return f"blocks of {count_of(prod(kinds[0].block), 'thread')}" if kinds[0].block else "small blocks"
 
     def _longest(self, rows: Bools) -> list[Kind]:
         """Kinds of some rows, each kernel once, those that take most time first."""
@@ -151,10 +163,15 @@ class KernelLimits:
                 family="+".join(dict.fromkeys(kind.family for kind in kinds)),
                 words={"ncu_says": ncu_says_of(said, names)},
                 kernels=[short_kernel_name(kind.kernel_name) for kind in kinds[:_KERNELS_NAMED]],
-                texts="l1.bound.coalesce" if rule == "l1.bound" and self._wastes_loads() else "",
+                texts=self._texts(rule),
                 interval=(most * _LEAST, most),
                 rows=launched.fits(partial(_is_one_of, names)),
             )
+
+    def _texts(self, rule: str) -> str:
+        if rule == "l1.bound":
+            return "l1.bound.coalesce" if self._wastes_loads() else ""
+        return "occupancy.blocks" if self._block_words() else ""
 
     def _wastes_loads(self) -> bool:
         facts = Facts()

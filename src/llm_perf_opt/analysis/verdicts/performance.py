@@ -19,7 +19,7 @@ from llm_perf_opt.analysis.verdicts.by_line import kernel_sources, line_records,
 from llm_perf_opt.analysis.verdicts.communication_costs import Communication, OddCollective, RankWaiting, UnevenStages
 from llm_perf_opt.analysis.verdicts.counted_work import Amounts
 from llm_perf_opt.analysis.verdicts.evaluated import Evaluated, could_be_a_graph, from_graphs
-from llm_perf_opt.analysis.verdicts.facts import fusion_facts, kernel_facts, rate_facts, time_facts
+from llm_perf_opt.analysis.verdicts.facts import fusion_facts, kernel_facts, made_by_torch, rate_facts, time_facts
 from llm_perf_opt.analysis.verdicts.free import Free
 from llm_perf_opt.analysis.verdicts.idle_causes import (
     IdlePart,
@@ -174,9 +174,8 @@ class Evaluator:
         limits.add_facts(facts)
         stages = self.inputs.uneven_stages
         uneven = stages if stages is not None and stages.region == region.key else None
-        communication = Communication.of(
-            region, split, rank_waiting, uneven, self.inputs.odd_collectives.get(region.key)
-        )
+        odd = self.inputs.odd_collectives.get(region.key)
+        communication = Communication.of(region, split, rank_waiting, uneven, odd)
         communication.add_facts(facts, times.now(split))
         time_facts(facts, region, split, families, launches)
         fusion_facts(facts, region, launches)
@@ -194,7 +193,7 @@ class Evaluator:
             verdict = _region_verdict(region, split, facts, gpu_verdict)
         else:
             verdict = cannot_tell("launches", facts)
-        torch = self.waiting is None or self.waiting.torch
+        torch = self.waiting.torch if self.waiting is not None else bool(self.inputs.waiting) or made_by_torch(launches)
         action = partial(_action, torch)
         if idle is not None and verdict.bound in ("launch", "host") and split.launches:
             verdict = with_cause(verdict, idle, facts, graphable, from_graphs(region), action)
@@ -383,7 +382,8 @@ class Evaluator:
         if not roofed.launches.kernel_time:
             if region.inclusive.memory.count:
                 return cannot_tell("host_copies", facts)
-            return cannot_tell("kernel_times" if region.inclusive.metrics else "gpu", facts)
+            untimed = any(kernel.total_ms is None for kernel in region.kernels)
+            return cannot_tell("durations" if untimed else "kernel_times" if region.inclusive.metrics else "gpu", facts)
         known = roofed.analysed_share
         if known < 0.5:
             no_peaks = self.gpu is None or self.gpu.basis == "unknown"

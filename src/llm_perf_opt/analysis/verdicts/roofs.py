@@ -104,12 +104,17 @@ def is_complete(kind: Kind) -> bool:
 
 
 def _told_by_ncu(amounts: Amounts) -> bool:
-    """ncu's own shares of compute and of all memory leave nothing out; of a busy memory the level has to be known."""
-    if "sm" not in amounts.percent or "memory" not in amounts.percent:
+    """ncu's own shares of compute and of all memory leave nothing out; of a busy memory the level has to be known.
+
+    A memory that is near its peak is the limit, whatever the SMs do.
+    """
+    if "memory" not in amounts.percent:
         return False
     levels = [amounts.percent[level] for level in ("dram", "l2", "l1") if level in amounts.percent]
     busy = amounts.percent["memory"]
-    return busy < 100 * verdict_rules().thresholds["near_unit"] or max(levels, default=0.0) >= _LEVEL * busy
+    if busy < 100 * verdict_rules().thresholds["near_unit"]:
+        return "sm" in amounts.percent
+    return max(levels, default=0.0) >= _LEVEL * busy
 
 
 def _all_counted(amounts: Amounts) -> bool:

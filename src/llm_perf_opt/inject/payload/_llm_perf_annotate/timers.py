@@ -53,8 +53,6 @@ _LEAVE_TO_OTHERS_NS = 60_000_000  # so long a name that had more looks at the al
 _MOST_NAMES = 20_000  # a program that puts numbers into its names has no end of them
 _IN_A_ROW, _MOST_UNWRITTEN = 8, 1 << 18  # numbers, while the disk is full
 _MOST_STARTED = 10_000  # start/end ranges that are open: a program may forget to end them
-_COST_ROUNDS, _OTHER_BYTES = 25, 4 << 20  # more than the caches of a core hold
-_OTHER_CODE = "def other(a: int, *b, **c):\n    with a as d:\n        return [f'{e}' for e in b if e is not c[d]]\n"
 _LEAVE_S = 1.0
 _MANY_THREADS = 256  # from then on, those that have ended are let go
 
@@ -435,30 +433,17 @@ class Timers(Locked):
         name = next((key for key in list(self._names) if len(key) == 2), None)
         if name is None:
             return
-        from ast import parse  # only here: slow to import
+        from .range_cost import range_cost  # only here: slow to import
 
         own, mine = vars(self._local).copy(), _Thread()
         self._local.of = mine
         mine.wrote = self._next_outer = self._next_inner = _NEVER  # nothing of this is written
         try:
-            self.evidence.note(cost=[self._cost(name, mine, between) for between in (False, True)])
+            steps = partial(self.begin, *name), partial(self.end, name[0])
+            self.evidence.note(cost=[range_cost(steps, mine.host.clear, between) for between in (False, True)])
         finally:  # what runs at the very end may have ranges, too
             del self._local.of
             vars(self._local).update(own)
-
-    def _cost(self, name: tuple[Any, ...], mine: _Thread, between: bool) -> int:
-        others, took = bytes(_OTHER_BYTES), []
-        for _ in range(_COST_ROUNDS):
-            took.append(0)
-            mine.host.clear()
-            for step in (partial(self.begin, *name), partial(self.end, name[0])):
-                if between:  # what the caches hold of data, and then of code
-                    others.count(1)
-                    parse(_OTHER_CODE)
-                began = monotonic_ns()
-                step()
-                took[-1] += monotonic_ns() - began
-        return sorted(took)[_COST_ROUNDS // 2]
 
     def _forget_lock(self) -> None:
         """In a forked child: what the parent has open and has not written is the parent's."""
