@@ -272,7 +272,7 @@ def _page(head: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str:
         "The programs of the seventh and eighth are by someone who had not built the product, and had not seen its rules; so are "
         "those of the ninth to the twelfth, whose host side PyTorch itself recorded, and of the thirteenth and fourteenth (not of the "
         "fifteenth), of programs that are not PyTorch's. The sixteenth and seventeenth are of the kinds that people publish most, by "
-        "someone who had not read the rules; of the seventeenth's kernels nine were asked once the others had been mended. From the ninth on, answers were read sentence by "
+        "someone who had not read the rules before the sixteenth; of the seventeenth's kernels nine were asked once the others had been mended. From the ninth on, answers were read sentence by "
         "sentence: a misleading one anywhere, such as advice for PyTorch where there is none, counted as wrong.",
         "",
         "| recording | round | first look | now | said: stage, verdict, first fix | an expert says | because |",
