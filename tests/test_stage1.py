@@ -480,7 +480,7 @@ def test_spread_of_nothing_is_nothing_and_of_one_has_no_deviation() -> None:
         (lambda: ModelOptions(dtype="float23"), "Did you mean float32"),
         (lambda: ModelOptions(device="gpu"), "device='gpu' is not known"),
         (lambda: ModelOptions(device="cuda:x"), "device='cuda:x' is not known"),
-        (lambda: ModelOptions(compile="fast"), "model.compile='fast' is not known"),
+        (lambda: ModelOptions(compile="fast"), "model.compile='fast' is unknown"),
         (lambda: ModelOptions(compile=True, cuda_graphs=True), "both apply to the decode steps"),
         (lambda: ModelOptions(cuda_graphs=True, device="cpu"), "needs a GPU"),
     ],

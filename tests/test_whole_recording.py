@@ -311,7 +311,7 @@ def test_where_there_is_no_range_to_replay_kernels_are(mode: str) -> None:
     assert "--nvtx-include" not in capture.argv(["program"])
     by_kernel = planned()
     assert (plan.results, plan.table) == (by_kernel.results, by_kernel.table)
-    assert "has no ranges" in describe(plan, ["program"])
+    assert "needs ranges, but the program has none" in describe(plan, ["program"])
 
 
 @pytest.mark.parametrize("more", [{"options": NcuOptions(replay_mode="application")}, {"gating_nvtx": False}])
