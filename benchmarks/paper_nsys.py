@@ -9,10 +9,24 @@ from __future__ import annotations
 
 import random
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+Program = Callable[[Path], list[Path]]  # writes its recordings into a folder
+
+
+class Programs(dict[str, Program]):
+    """The programs of a module, by the names of their functions."""
+
+    def add(self, make: Program) -> Program:
+        self[make.__name__] = make
+        return make
+
+    def simulate(self, name: str, folder: Path) -> list[Path]:
+        return self[name](folder)
+
 
 KIND = {"HtoD": 1, "DtoH": 2, "DtoD": 8, "PtoP": 10, "UVM_HTOD": 11, "UVM_DTOH": 12}
 LABELS = {

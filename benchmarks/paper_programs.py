@@ -6,10 +6,9 @@ that begin late or end early. Several are well tuned. `unseen/paper.toml` has wh
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
-from paper_nsys import Paper, Thread
+from paper_nsys import Paper, Programs, Thread
 
 H100 = "NVIDIA H100 80GB HBM3"
 A100 = "NVIDIA A100-SXM4-80GB"
@@ -51,16 +50,8 @@ SGEMM_A100 = "ampere_sgemm_128x64_tn"
 EIGEN = "void Eigen::internal::EigenMetaKernel<Eigen::TensorEvaluator<Eigen::TensorAssignOp<Eigen::TensorMap<Eigen::Tensor<float, 1, 1, int>, 16, Eigen::MakePointer>, Eigen::TensorCwiseBinaryOp<Eigen::internal::scalar_sum_op<float, float>>> const>, Eigen::GpuDevice>, int>(float, int)"
 DGEMM = "void cutlass::Kernel2<cutlass_80_tensorop_d884gemm_64x64_16x4_nn_align1>(cutlass_80_tensorop_d884gemm_64x64_16x4_nn_align1::Params)"
 
-PROGRAMS: dict[str, Callable[[Path], list[Path]]] = {}
-
-
-def program(make: Callable[[Path], list[Path]]) -> Callable[[Path], list[Path]]:
-    PROGRAMS[make.__name__] = make
-    return make
-
-
-def simulate(name: str, folder: Path) -> list[Path]:
-    return PROGRAMS[name](folder)
+PROGRAMS = Programs()
+program, simulate = PROGRAMS.add, PROGRAMS.simulate
 
 
 # -- llama.cpp -----------------------------------------------------------------------------------

@@ -6,22 +6,13 @@ Offloaded loops, MPI, kernels from Python, links that are full, modules loaded a
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
-from paper_nsys import Paper
+from paper_nsys import Paper, Programs
 from paper_programs import A100, FLASH, H100, MMVQ, NVJET_SMALL, RTX3090, RTX4090, V100
 
-PROGRAMS: dict[str, Callable[[Path], list[Path]]] = {}
-
-
-def program(make: Callable[[Path], list[Path]]) -> Callable[[Path], list[Path]]:
-    PROGRAMS[make.__name__] = make
-    return make
-
-
-def simulate(name: str, folder: Path) -> list[Path]:
-    return PROGRAMS[name](folder)
+PROGRAMS = Programs()
+program, simulate = PROGRAMS.add, PROGRAMS.simulate
 
 
 @program

@@ -6,10 +6,9 @@ checkpoints, two recordings of one job. `unseen/paper_two.toml` has what an expe
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
-from paper_nsys import Paper
+from paper_nsys import Paper, Programs
 from paper_programs import (
     A100,
     ACT_VLLM,
@@ -37,16 +36,8 @@ TO_NCHW = "void nhwcToNchwKernel<__half, __half, float, true, false, (cudnnKerne
 RADIX = "void cub::DeviceRadixSortOnesweepKernel<cub::DeviceRadixSortPolicy<unsigned int, cub::NullType, int>::Policy900, false, unsigned int, cub::NullType, int, int>(int*, int*, int*, unsigned int*, unsigned int const*, cub::NullType*, cub::NullType const*, int, int, int)"
 FFT = "void vector_fft<512u, EPT<8u>, 8u, (padding_t)1, (twiddle_t)0, (loadstore_modifier_t)2, unsigned int, float>(kernel_arguments_t<unsigned int>)"
 
-PROGRAMS: dict[str, Callable[[Path], list[Path]]] = {}
-
-
-def program(make: Callable[[Path], list[Path]]) -> Callable[[Path], list[Path]]:
-    PROGRAMS[make.__name__] = make
-    return make
-
-
-def simulate(name: str, folder: Path) -> list[Path]:
-    return PROGRAMS[name](folder)
+PROGRAMS = Programs()
+program, simulate = PROGRAMS.add, PROGRAMS.simulate
 
 
 @program

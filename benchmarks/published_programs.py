@@ -7,12 +7,13 @@ each, written before the product was asked.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from paper_nsys import Paper, Thread
+from paper_nsys import Paper, Programs, Thread
 
-PROGRAMS: dict[str, Callable[[Path], list[Path]]] = {}
+PROGRAMS = Programs()
+program, simulate = PROGRAMS.add, PROGRAMS.simulate
 H100, A100, T4 = "NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-80GB", "Tesla T4"
 RTX3090, RTX4090 = "NVIDIA GeForce RTX 3090", "NVIDIA GeForce RTX 4090"
 
@@ -113,15 +114,6 @@ V_ACT = (
 V_CACHE = "void vllm::reshape_and_cache_flash_kernel<__nv_bfloat16, __nv_bfloat16, (vllm::Fp8KVCacheDataType)0>(const T1 *, const T1 *, T2 *, T2 *, const long *, long, long, long, int, int, int, const float *, const float *)"
 MMVQ = "void mul_mat_vec_q<(ggml_type)12, (int)1, (bool)0>(const void *, const void *, const int *, float *, int, int, int, int, int, int)"
 MMVQ6 = "void mul_mat_vec_q<(ggml_type)14, (int)1, (bool)0>(const void *, const void *, const int *, float *, int, int, int, int, int, int)"
-
-
-def program(make: Callable[[Path], list[Path]]) -> Callable[[Path], list[Path]]:
-    PROGRAMS[make.__name__] = make
-    return make
-
-
-def simulate(name: str, folder: Path) -> list[Path]:
-    return PROGRAMS[name](folder)
 
 
 def ahead(host: Thread, most: float = 12_000) -> None:
